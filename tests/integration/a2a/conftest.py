@@ -1,4 +1,4 @@
-"""One rig for each test."""
+"""Fixture: one rig for each test."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

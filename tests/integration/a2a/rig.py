@@ -1,4 +1,4 @@
-"""The face on a real socket, over a real service and engine, in front of a scripted peer."""
+"""The A2A face on a real socket, over a real service and engine, in front of a scripted peer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.support.engine import ask
 from tests.support.known_keys import know_keys
 from tests.support.scripted_peer import ScriptedPeer
 
-# A whole answer, as a test reads it: a key that is missing fails the test by itself.
+# A whole JSON response; a missing key fails the test by itself.
 Answer = dict[str, Any]
 OWNER: Final = "owner-token"
 CLIENTS: Final = {
@@ -63,7 +63,7 @@ PATIENCE: Final = Timeouts(poll_s=0.05, poll_max_s=0.2, parked_poll_s=0.05, park
 
 @dataclass
 class Rig:
-    """What a test has in its hands. ``echo`` is the peer; the agent ``gone`` was never reachable."""
+    """The parts of a running face. ``echo`` is the scripted peer; the agent ``gone`` is unreachable."""
 
     url: str
     peer: ScriptedPeer
@@ -74,22 +74,22 @@ class Rig:
     http: httpx.AsyncClient
     engine: Engine
     appends: list[str]
-    """How each append ended."""
+    """The result of each append."""
     terms: dict[str, PeerTerms]
-    """What the configuration says of agents, by name."""
+    """The configured terms of agents, by name."""
     rules: list[Policy]
-    """The one that holds."""
+    """Holds one element: the current policy."""
     made: list[str] = field(default_factory=list[str])
 
     @property
     def service(self) -> Service:
-        """What the edges call."""
+        """The service that the edges call."""
         return self.parts.service
 
     def message(
         self, text: str, *, configuration: JsonObject | None = None, **members: Json
     ) -> JsonObject:
-        """SendMessage params; ``members`` are those of the message."""
+        """Returns SendMessage params; ``members`` are members of the message."""
         self.made.append(f"m-{len(self.made)}")
         message: JsonObject = {
             "messageId": self.made[-1],
@@ -105,12 +105,12 @@ class Rig:
     async def post(
         self, method: str, params: Mapping[str, Json], *, agent: str = "echo", **headers: str
     ) -> httpx.Response:
-        """A JSON-RPC request with the id 7."""
+        """Sends a JSON-RPC request with the id 7."""
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         return await self.http.post(f"/agents/{agent}", json=body, headers=headers)
 
     async def call(self, method: str, params: Mapping[str, Json], *, agent: str = "echo") -> Answer:
-        """The result of a JSON-RPC call that succeeds."""
+        """Returns the result of a JSON-RPC call that succeeds."""
         answer = cast("Answer", (await self.post(method, params, agent=agent)).json())
         assert "error" not in answer, answer
         assert (answer["jsonrpc"], answer["id"]) == ("2.0", 7)
@@ -119,14 +119,14 @@ class Rig:
     async def refuse(
         self, method: str, params: Mapping[str, Json], *, agent: str = "echo"
     ) -> Answer:
-        """The error of a JSON-RPC call that fails."""
+        """Returns the error of a JSON-RPC call that fails."""
         answer = cast("Answer", (await self.post(method, params, agent=agent)).json())
         assert set(answer) == {"jsonrpc", "id", "error"}, answer
         assert set(answer["error"]) == {"code", "message", "data"}
         return cast("Answer", answer["error"])
 
     async def send(self, text: str, **members: Json) -> Answer:
-        """The task of a SendMessage."""
+        """Sends a message; returns its task."""
         return cast(
             "Answer",
             (await self.call("SendMessage", self.message(text, configuration=None, **members)))[
@@ -138,29 +138,29 @@ class Rig:
     async def stream(
         self, method: str, params: Mapping[str, Json], **headers: str
     ) -> AsyncGenerator[AsyncIterator[Event]]:
-        """The events of a JSON-RPC stream, as they come."""
+        """Yields the events of a JSON-RPC stream as they arrive."""
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         async with self.http.stream("POST", "/agents/echo", json=body, headers=headers) as response:
             assert response.headers["content-type"] == "text/event-stream", await response.aread()
             yield read_events(response)
 
     async def collect(self, method: str, params: Mapping[str, Json]) -> list[Event]:
-        """All events of a JSON-RPC stream."""
+        """Returns all events of a JSON-RPC stream."""
         async with self.stream(method, params) as events:
             return [event async for event in events]
 
     def list_keys(self) -> set[bytes]:
-        """Every key that the store has now."""
+        """Returns every key in the store."""
         return set(cast("list[bytes]", ask(self.engine.url, "KEYS", "*")))
 
     def counted(self) -> int:
-        """Sends that the peer got."""
+        """Counts the sends that the peer received."""
         return self.peer.count("SendMessage") + self.peer.count("SendStreamingMessage")
 
 
 @dataclass
 class Event:
-    """One server-sent event, its fields as they stood on the wire."""
+    """One server-sent event with its fields as on the wire."""
 
     data: str = ""
     id: str = ""
@@ -174,7 +174,7 @@ class Event:
 
 
 async def read_events(response: httpx.Response) -> AsyncIterator[Event]:
-    """Events split at blank lines; a block without data would be a fault, so it is yielded too."""
+    """Splits events at blank lines. Also yields a block without data, which would be an error of the face."""
     fields: dict[str, str] = {}
     async for line in response.aiter_lines():
         if not line:
@@ -201,9 +201,9 @@ async def run_rig(
     memory: MemoryRoom | None = None,
     sealer: Sealer | None = None,
 ) -> AsyncGenerator[Rig]:
-    """Everything started, and ended in reverse; ``others`` are further agents, which the test has started.
+    """Starts everything and stops it in reverse order. ``others`` are further agents, started by the test.
 
-    With a ``sealer`` push notification configs are kept. Nothing delivers.
+    With a ``sealer`` push notification configs are stored; no instance delivers them.
     """
     clock, ids = SystemClock(), SystemIds()
     appends: list[str] = []

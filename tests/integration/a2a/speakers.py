@@ -1,7 +1,7 @@
-"""Callers that say the same thing in each binding and version, and read the answers back into one form.
+"""Callers that send the same requests in each binding and version, and read the answers back into one form.
 
-A speaker takes an operation with 1.0 params, and gives 1.0 results or the reason of an error: whatever differs then
-is a difference of the gateway's, not of the words.
+A speaker takes an operation with 1.0 params, and returns 1.0 results or the reason of an error. A remaining difference
+is one of the gateway, not of the protocol form.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STREAMS = frozenset({Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK})
 _TASKS = frozenset({Method.GET_TASK, Method.CANCEL_TASK})
 Wire: TypeAlias = dict[str, Any]
 Answer: TypeAlias = "list[JsonObject] | str"
-"""The answer, the frames of a stream, or the reason of an error."""
+"""The response, the frames of a stream, or the reason of an error."""
 
 
 class Speaker(Protocol):
-    """A caller."""
+    """A caller in one binding and version."""
 
     version: Version
 
@@ -129,7 +129,7 @@ _GRPC_NAMES = {
 
 @dataclass
 class GrpcSpeaker:
-    """gRPC; calls go to the default agent."""
+    """gRPC. Calls go to the default agent."""
 
     channel: grpc.aio.Channel
     version: Version

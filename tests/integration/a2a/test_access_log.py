@@ -1,4 +1,4 @@
-"""A line for each request to an agent, for whoever wants one, and nothing in it that is a secret."""
+"""The optional access log: one line for each request to an agent, without secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = "the words of a caller"
 
 @pytest.fixture
 async def logged(engine_server: Server, tmp_path: Path) -> AsyncGenerator[tuple[Rig, io.StringIO]]:
-    """A rig that logs each request, and everything that was logged."""
+    """A rig with the access log on, and the captured log."""
     lines = io.StringIO()
     configure_logs("debug", "json", lines)
     settings = FaceSettings(access_log=True)
@@ -48,7 +48,7 @@ async def test_each_request_is_a_line_with_its_outcome(logged: tuple[Rig, io.Str
     assert all(isinstance(entry["ms"], float) for entry in (first, second))
 
 
-async def test_no_line_has_a_secret_or_what_was_said(logged: tuple[Rig, io.StringIO]) -> None:
+async def test_no_line_has_a_secret_or_message_content(logged: tuple[Rig, io.StringIO]) -> None:
     rig, lines = logged
     webhook = {"url": "http://127.0.0.1:9/hook", "token": "hook-token-1", "id": "c"}
     for headers in (
@@ -68,7 +68,7 @@ async def test_no_line_has_a_secret_or_what_was_said(logged: tuple[Rig, io.Strin
     assert [secret for secret in secrets if secret in text] == []
 
 
-async def test_nothing_is_written_where_nobody_wants_it(rig: Rig) -> None:
+async def test_nothing_is_logged_without_the_setting(rig: Rig) -> None:
     with structlog.testing.capture_logs() as entries:
         await rig.post("SendMessage", rig.message(WORDS))
     assert [entry for entry in entries if entry["event"] == "a2a.request"] == []

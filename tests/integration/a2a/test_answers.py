@@ -1,4 +1,4 @@
-"""What a caller says to a task reaches its agent as it was said, and stands where it was said."""
+"""An answer to a task's question reaches the agent unchanged and stays in order in the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-_TOLD_S: Final = 8.0
+_WITHIN_S: Final = 8.0
 _RESTS: Final = frozenset({"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_COMPLETED"})
 EXTENSION: Final = "urn:ext:one"
 DATA: Final[Json] = {"data": {"code": "123", "n": 9007199254740993}}
@@ -42,9 +42,9 @@ ANSWERS: Final[dict[str, list[Json]]] = {
 
 
 async def say(rig: Rig, task: dict[str, Any], parts: list[Json], *, streams: bool) -> None:
-    """Answers the task, and stays until it is told what came of it."""
+    """Answers the task and waits for its next resting state."""
     params = rig.message("", parts=parts, taskId=task["id"])
-    async with asyncio.timeout(_TOLD_S):
+    async with asyncio.timeout(_WITHIN_S):
         if not streams:
             await rig.call("SendMessage", params)
             return
@@ -144,7 +144,7 @@ async def test_history_has_each_question_before_its_answer(
 
 
 @pytest.mark.requirement("ANS-3")
-async def test_question_without_words_leaves_the_messages_in_their_order(rig: Rig) -> None:
+async def test_question_without_text_leaves_the_messages_in_order(rig: Rig) -> None:
     rig.peer.next(ask_silently, finish)
     task = await rig.send("input")
     done = await rig.send("blue", taskId=task["id"])
@@ -153,7 +153,7 @@ async def test_question_without_words_leaves_the_messages_in_their_order(rig: Ri
 
 @pytest.mark.requirement("ANS-2")
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "unary"])
-async def test_answer_keeps_what_its_request_said(rig: Rig, *, streams: bool) -> None:
+async def test_answer_keeps_the_members_of_its_request(rig: Rig, *, streams: bool) -> None:
     declare(rig)
     task = await rig.send("ask which one?")
     method = "SendStreamingMessage" if streams else "SendMessage"
@@ -163,7 +163,7 @@ async def test_answer_keeps_what_its_request_said(rig: Rig, *, streams: bool) ->
 
 
 @pytest.mark.requirement("ANS-2")
-async def test_further_message_keeps_what_its_request_said(rig: Rig) -> None:
+async def test_further_message_keeps_the_members_of_its_request(rig: Rig) -> None:
     declare(rig)
     rig.peer.next(work)
     params = rig.message("work", configuration={"returnImmediately": True})
@@ -171,7 +171,7 @@ async def test_further_message_keeps_what_its_request_said(rig: Rig) -> None:
     rig.peer.next(finish)
     params = follow(rig, task)
     await rig.post("SendMessage", params, **{"A2A-Extensions": EXTENSION})
-    await wait_until(lambda: rig.counted() == 2, _TOLD_S, "the further message")
+    await wait_until(lambda: rig.counted() == 2, _WITHIN_S, "the further message")
     check_request(rig)
 
 
@@ -248,7 +248,7 @@ SECRET: Final = "hunter2-the-credential"
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "unary"])
 @pytest.mark.parametrize("agent_streams", [True, False], ids=["stream-agent", "unary-agent"])
 @pytest.mark.parametrize("parts", [[{"text": SECRET}], [{"data": {"token": SECRET}}]])
-async def test_message_to_a_plain_request_for_a_credential_reaches_the_agent_and_is_kept_nowhere(
+async def test_answer_to_a_credential_request_reaches_the_agent_and_is_stored_nowhere(
     rig: Rig, tmp_path: Path, parts: list[Json], *, streams: bool, agent_streams: bool
 ) -> None:
     if not agent_streams:
@@ -269,7 +269,7 @@ async def test_message_to_a_plain_request_for_a_credential_reaches_the_agent_and
 
 
 def let_pass(_given: JsonObject) -> JsonObject:
-    """A hook that has seen the credential and lets it go."""
+    """A hook that allows the message with the credential."""
     return {"verdict": "allow"}
 
 
@@ -280,7 +280,7 @@ def sign(given: JsonObject) -> JsonObject:
 
 
 def break_down(given: JsonObject) -> JsonObject:
-    """A hook that fails, and its failure says what it was given."""
+    """A hook that fails with an error that contains its input."""
     raise ValueError(given["message"])
 
 
@@ -304,7 +304,7 @@ DENIES: Final = make_policy((Rule("nothing-leaves", "deny", about=frozenset({"de
     ids=["hook", "hook-that-rewrites", "hook-that-fails", "rule-that-denies"],
 )
 @pytest.mark.parametrize("parts", [[{"text": SECRET}], [{"data": {"token": SECRET}}]])
-async def test_who_has_a_say_in_a_credential_leaves_no_trace_of_it(
+async def test_hooks_and_rules_on_a_credential_leave_no_trace_of_it(
     rig: Rig, tmp_path: Path, parts: list[Json], rules: Policy, *, goes: bool
 ) -> None:
     rig.peer.next(auth, finish)
@@ -312,8 +312,8 @@ async def test_who_has_a_say_in_a_credential_leaves_no_trace_of_it(
     rig.rules[0] = rules
     answer = rig.message("", parts=parts, taskId=asked["id"])
     if goes:
-        told = await rig.call("SendMessage", answer)
-        assert told["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        answered = await rig.call("SendMessage", answer)
+        assert answered["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
     else:
         refused = await rig.refuse("SendMessage", answer)
         assert "is not sent" in str(refused)
@@ -326,7 +326,7 @@ async def test_who_has_a_say_in_a_credential_leaves_no_trace_of_it(
 
 
 def want_credential(*further: JsonObject) -> Script:
-    """google-adk's request for a credential, with what it asks beside it."""
+    """google-adk's request for a credential, together with further parts."""
     wanted: JsonObject = {"id": "adk-2", "name": "adk_request_credential", "args": {}}
     call: JsonObject = {"data": wanted, "metadata": {"adk_type": "function_call"}}
 
@@ -350,7 +350,7 @@ CREDENTIAL: Final[Json] = {
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "unary"])
 @pytest.mark.parametrize("agent_streams", [True, False], ids=["stream-agent", "unary-agent"])
 @pytest.mark.parametrize("parts", [[{"text": SECRET}], [CREDENTIAL]], ids=["text", "native"])
-async def test_message_to_a_request_for_a_credential_in_a_dialect_reaches_the_agent(
+async def test_answer_to_a_credential_request_in_a_dialect_reaches_the_agent(
     rig: Rig, tmp_path: Path, parts: list[Json], *, streams: bool, agent_streams: bool
 ) -> None:
     if not agent_streams:
@@ -370,7 +370,7 @@ async def test_message_to_a_request_for_a_credential_in_a_dialect_reaches_the_ag
 
 
 @pytest.mark.requirement("ANS-7")
-async def test_message_is_kept_while_an_approval_of_the_same_pause_binds(rig: Rig) -> None:
+async def test_answer_is_not_sent_while_an_approval_of_the_same_pause_is_open(rig: Rig) -> None:
     wanted: JsonObject = {"name": "delete_rows", "args": {"n": 42}}
     tool: JsonObject = {
         "data": {
@@ -382,20 +382,22 @@ async def test_message_is_kept_while_an_approval_of_the_same_pause_binds(rig: Ri
     }
     rig.peer.next(want_credential(tool), finish)
     asked = await rig.send("log in at the desk")
-    told = await rig.call("SendMessage", rig.message("", parts=[CREDENTIAL], taskId=asked["id"]))
-    assert told["task"]["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
-    assert "was kept and not sent" in told["task"]["status"]["message"]["parts"][0]["text"]
+    answered = await rig.call(
+        "SendMessage", rig.message("", parts=[CREDENTIAL], taskId=asked["id"])
+    )
+    assert answered["task"]["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+    assert "was kept and not sent" in answered["task"]["status"]["message"]["parts"][0]["text"]
     assert len(rig.peer.messages) == 1
 
 
 def read_all(rig: Rig, folder: Path) -> str:
-    """All that the store has, with the blobs beside it."""
+    """Returns all stored content: keys and blobs."""
     blobs = [one.read_bytes() for one in folder.rglob("*") if one.is_file()]
     return str([blobs, *(ask_all(rig, key) for key in rig.list_keys())])
 
 
 def ask_all(rig: Rig, key: bytes) -> object:
-    """All that the store has under a key; None where it has expired since it was listed."""
+    """Returns the value of a key; None when it has expired since it was listed."""
     reads = {
         b"string": ("GET",),
         b"hash": ("HGETALL",),

@@ -1,4 +1,4 @@
-"""One conversation in every binding and version: the same answers, the same facts, the same requests to the agent."""
+"""One conversation in every binding and version: equal answers, equal facts, equal requests to the agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDS = re.compile(
     r"(task|ctx)_[0-9a-z]{20,}(?:~\d+)?|(echo-(?:task|ctx))-\d+|-(message)-\d+"
     r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 )
-# What says when, what is mint for each conversation, and members that only ProtoJSON leaves out when they are empty.
+# Times, ids minted per conversation, and members that only ProtoJSON drops when empty.
 DROPPED = frozenset({"timestamp", "nextPageToken", "lastChunk", "append"})
 FILE: Json = {"raw": "AAEC", "mediaType": "image/png", "filename": "a.png"}
 LINK: Json = {"url": "https://files.example/a", "mediaType": "text/plain"}
@@ -34,8 +34,8 @@ DATA: Json = {"data": {"count": 42, "deep": [{"big": 9007199254740991}], "share"
 
 
 @dataclass
-class Talk:
-    """One conversation, written down with its ids as symbols in the order of their first use."""
+class Conversation:
+    """Records one conversation, with its ids replaced by symbols in the order of their first use."""
 
     speaker: Speaker
     trace: list[Json] = field(default_factory=list[Json])
@@ -55,7 +55,7 @@ class Talk:
         }
         params: JsonObject = {"message": message}
         if at_once:
-            # Named as well, since the protobuf of 0.3 cannot tell an empty configuration from none.
+            # Not empty, because the protobuf of 0.3 cannot tell an empty configuration from a missing one.
             params["configuration"] = {
                 "returnImmediately": True,
                 "acceptedOutputModes": ["text/plain"],
@@ -81,13 +81,13 @@ class Talk:
 
 
 def read_only(answer: Answer) -> JsonObject:
-    """The task that is the whole answer."""
+    """Returns the task that is the whole answer."""
     assert isinstance(answer, list), answer
     return cast("JsonObject", answer[0]["task"])
 
 
-async def converse(talk: Talk) -> None:
-    """Some thirty calls."""
+async def converse(talk: Conversation) -> None:
+    """Makes some thirty calls."""
     done = await talk.task("hello")
     task, context = done["id"], done["contextId"]
     await talk.say(Method.GET_TASK, {"id": task})
@@ -149,7 +149,7 @@ async def speakers(rig: Rig) -> AsyncGenerator[dict[str, Speaker]]:
 
 
 def count_facts(rig: Rig) -> Counter[str]:
-    """The types of all stored events."""
+    """Counts the types of all stored events."""
     facts: Counter[str] = Counter()
     for stream in find_streams(rig.engine.url):
         facts.update(entry.type for entry in list_stored(rig.engine.url, stream))
@@ -157,28 +157,28 @@ def count_facts(rig: Rig) -> Counter[str]:
 
 
 def drop_default(params: JsonObject) -> JsonObject:
-    """Without a configuration that says what is so anyway: speakers of 0.3 always say whether they wait."""
+    """Drops a configuration that states only the default: speakers of 0.3 always send one."""
     says_nothing = params.get("configuration") == {"returnImmediately": False}
     return {
         key: value for key, value in params.items() if key != "configuration" or not says_nothing
     }
 
 
-async def test_every_binding_and_version_tells_the_same_story(
+async def test_every_binding_and_version_has_the_same_conversation(
     rig: Rig, speakers: dict[str, Speaker]
 ) -> None:
-    stories: dict[str, Talk] = {}
+    stories: dict[str, Conversation] = {}
     facts: dict[str, Counter[str]] = {}
     asked: dict[str, list[Json]] = {}
     before = count_facts(rig)
     for name, speaker in speakers.items():
         rig.peer.requests.clear()
-        stories[name] = talk = Talk(speaker)
+        stories[name] = talk = Conversation(speaker)
         await converse(talk)
         now = count_facts(rig)
         facts[name], before = now - before, now
         asked[name] = [
-            [request.method, Talk(speaker).normalise(drop_default(request.params))]
+            [request.method, Conversation(speaker).normalise(drop_default(request.params))]
             for request in rig.peer.requests
             if request.method.startswith(("Send", "Cancel"))
         ]

@@ -1,6 +1,6 @@
-"""A large request has its place in memory until it is answered, and not only until it is read.
+"""A large request holds its share of the memory budget until it is answered, not only until it is read.
 
-So has a large Task that is read in another form than the stored one.
+So does a large Task that is read in a form other than the stored one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WIDE = FaceSettings(body_limit_bytes=4 * FREE_BYTES)
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_a_large_request_has_its_room_until_it_is_answered(
+async def test_a_large_request_holds_memory_until_it_is_answered(
     engine_server: Server, tmp_path: Path, anyio_backend: str, binding: str
 ) -> None:
     room = MemoryRoom(Budget(4 * FREE_BYTES))
@@ -48,7 +48,7 @@ async def test_a_large_request_has_its_room_until_it_is_answered(
         asked = asyncio.create_task(send())
         await wait_until(lambda: rig.counted() == 1, 20, "the agent has it")
         assert FREE_BYTES < room.held["body"] < 2 * FREE_BYTES
-        # One caller has half of all.
+        # One caller may hold half of the budget.
         assert await send() == 429
         rig.peer.release_all()
         assert await asked == 200
@@ -56,7 +56,7 @@ async def test_a_large_request_has_its_room_until_it_is_answered(
         assert await send() == 200
 
 
-async def test_a_large_request_has_its_room_as_long_as_its_stream_lasts(
+async def test_a_large_request_holds_memory_until_its_stream_ends(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> None:
     room = MemoryRoom()
@@ -71,7 +71,7 @@ async def test_a_large_request_has_its_room_as_long_as_its_stream_lasts(
         await wait_until(lambda: not room.held["body"], 10, "it is given back")
 
 
-async def test_a_refused_request_gives_its_room_back(
+async def test_a_refused_request_returns_its_memory(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> None:
     room = MemoryRoom()
@@ -92,7 +92,7 @@ async def _make_task(rig: Rig) -> str:
     ("method", "asked", "version"),
     [("tasks/get", {}, "0.3"), ("GetTask", {"historyLength": 1}, "1.0")],
 )
-async def test_a_large_task_in_another_form_wants_room(
+async def test_a_large_task_in_another_form_needs_memory(
     engine_server: Server,
     tmp_path: Path,
     anyio_backend: str,
@@ -113,7 +113,7 @@ async def test_a_large_task_in_another_form_wants_room(
         for one in others:
             one.take(room.budget.share)
         refused = await read()
-        # As it is stored it is not held, so it needs none.
+        # The stored form is streamed from the store, so it needs none.
         kept = await rig.post("GetTask", {"id": task})
         for one in others:
             one.give_back(room.budget.share)
@@ -127,7 +127,7 @@ async def test_a_large_task_in_another_form_wants_room(
         assert not room.held["response"]
 
 
-async def test_a_large_task_over_grpc_wants_room(
+async def test_a_large_task_over_grpc_needs_memory(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> None:
     room = MemoryRoom(Budget(32 * FREE_BYTES))
@@ -151,7 +151,7 @@ async def test_a_large_task_over_grpc_wants_room(
 
         whole = await read(-1)
         assert LARGE in str(whole.result)
-        # A caller that cannot take it leaves nothing behind either.
+        # A client that cannot receive it leaves nothing held either.
         assert (await read(FREE_BYTES)).refusal is not None
         others = [room.bind("body", f"caller:{name}") for name in ("ada", "bob")]
         for one in others:

@@ -1,4 +1,4 @@
-"""A stream of the agent that breaks off, and an agent that raises: whoever waits learns it in seconds."""
+"""The agent's stream breaks, or the agent raises: every waiting caller is notified within seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-_TOLD_S: Final = 8.0
+_WITHIN_S: Final = 8.0
 _SENTENCE: Final = (
     "the connection to agent {!r} broke, and its task has not changed for 0.4 s; "
     "the gateway keeps polling it"
@@ -27,7 +27,7 @@ _SENTENCE: Final = (
 
 
 async def work_and_break(turn: Turn) -> None:
-    """As an agent of the SDK for 0.3 whose program raises: its task says WORKING for ever."""
+    """Like an SDK agent of 0.3 whose code raises: its task stays WORKING for ever."""
     await turn.status("WORKING")
     await turn.drop()
 
@@ -39,7 +39,7 @@ async def raise_at_work(turn: Turn) -> None:
 
 @pytest.fixture
 def short(rig: Rig) -> Rig:
-    """The agent has no subscriptions, and the wait is short."""
+    """The agent has no subscriptions, and the stall limit is short."""
     for agent in ("echo", "old"):
         rig.terms[agent] = PeerTerms(replace(PATIENCE, stalled_s=0.4))
     rig.peer.subscribes = False
@@ -47,9 +47,9 @@ def short(rig: Rig) -> Rig:
 
 
 async def send(rig: Rig, caller: str, **members: Json) -> dict[str, Any]:
-    """The last thing that the caller is told."""
+    """Returns the last event that the caller receives."""
     params = rig.message("work", configuration=None, **members)
-    async with asyncio.timeout(_TOLD_S):
+    async with asyncio.timeout(_WITHIN_S):
         if caller == "unary":
             return cast("dict[str, Any]", (await rig.call("SendMessage", params))["task"])
         events = await rig.collect("SendStreamingMessage", params)
@@ -60,22 +60,22 @@ async def send(rig: Rig, caller: str, **members: Json) -> dict[str, Any]:
     ("caller", "opens"), [("unary", True), ("stream", True), ("stream", False)]
 )
 @pytest.mark.requirement("DLV-5")
-async def test_a_task_that_stands_still_since_its_stream_broke_is_told(
+async def test_a_task_stalled_since_its_stream_broke_is_reported(
     short: Rig, caller: str, *, opens: bool
 ) -> None:
     members = {} if opens else {"taskId": (await short.send("ask which?"))["id"]}
     short.peer.next(work_and_break)
-    told = await send(short, caller, **members)
-    assert told["status"]["state"] == "TASK_STATE_WORKING"
-    assert told["status"]["message"]["parts"] == [{"text": _SENTENCE.format("echo")}]
-    task_id = told.get("id") or told["taskId"]
-    # It is told once, and nothing ends: an agent that works in silence is followed to its end.
+    last_seen = await send(short, caller, **members)
+    assert last_seen["status"]["state"] == "TASK_STATE_WORKING"
+    assert last_seen["status"]["message"]["parts"] == [{"text": _SENTENCE.format("echo")}]
+    task_id = last_seen.get("id") or last_seen["taskId"]
+    # The note is sent once, and nothing ends: a silently working agent is followed to its end.
     looked = short.peer.count("GetTask")
     await wait_until(
-        lambda: short.peer.count("GetTask") > looked + 5, _TOLD_S, "the gateway looks on"
+        lambda: short.peer.count("GetTask") > looked + 5, _WITHIN_S, "the gateway looks on"
     )
-    stands = await short.call("GetTask", {"id": task_id})
-    assert stands["status"] == told["status"]
+    now = await short.call("GetTask", {"id": task_id})
+    assert now["status"] == last_seen["status"]
     (remote,) = short.peer.tasks.values()
     remote.artifact([{"text": "late, but done"}])
     remote.status("COMPLETED")
@@ -84,21 +84,21 @@ async def test_a_task_that_stands_still_since_its_stream_broke_is_told(
         task = await short.call("GetTask", {"id": task_id})
         return bool(task["status"]["state"] == "TASK_STATE_COMPLETED")
 
-    await wait_until(is_done, _TOLD_S, "the task has completed")
+    await wait_until(is_done, _WITHIN_S, "the task has completed")
     done = await short.call("GetTask", {"id": task_id})
     assert done["artifacts"][0]["parts"] == [{"text": "late, but done"}]
 
 
 @pytest.mark.requirement("DLV-5")
-async def test_who_subscribes_reads_on_to_the_end(short: Rig) -> None:
+async def test_a_subscriber_reads_on_to_the_end(short: Rig) -> None:
     short.peer.next(work_and_break)
-    told = await send(short, "unary")
+    last_seen = await send(short, "unary")
     async with (
-        asyncio.timeout(_TOLD_S),
-        short.stream("SubscribeToTask", {"id": told["id"]}) as events,
+        asyncio.timeout(_WITHIN_S),
+        short.stream("SubscribeToTask", {"id": last_seen["id"]}) as events,
     ):
         first = await anext(events)
-        assert first.result["task"]["status"] == told["status"]
+        assert first.result["task"]["status"] == last_seen["status"]
         (remote,) = short.peer.tasks.values()
         remote.status("COMPLETED")
         rest = [event.result async for event in events]
@@ -106,25 +106,25 @@ async def test_who_subscribes_reads_on_to_the_end(short: Rig) -> None:
 
 
 @pytest.mark.requirement("DLV-5")
-async def test_a_task_that_moves_meanwhile_is_not_told_to_stand_still(short: Rig) -> None:
+async def test_a_task_with_progress_meanwhile_is_not_reported_as_stalled(short: Rig) -> None:
     short.peer.next(work_and_break)
     sending = asyncio.create_task(send(short, "unary"))
-    await wait_until(lambda: bool(short.peer.tasks), _TOLD_S, "the agent has the task")
+    await wait_until(lambda: bool(short.peer.tasks), _WITHIN_S, "the agent has the task")
     (remote,) = short.peer.tasks.values()
-    await wait_until(lambda: short.peer.count("GetTask") >= 1, _TOLD_S, "the gateway looks")
+    await wait_until(lambda: short.peer.count("GetTask") >= 1, _WITHIN_S, "the gateway looks")
     remote.status("WORKING", "half of it")
-    await wait_until(lambda: short.peer.count("GetTask") >= 12, _TOLD_S, "it looks on")
+    await wait_until(lambda: short.peer.count("GetTask") >= 12, _WITHIN_S, "it looks on")
     assert not sending.done()
     remote.status("COMPLETED")
     assert (await sending)["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.requirement("DLV-3")
-async def test_an_agent_that_raises_in_its_stream_ends_the_run_with_its_words(short: Rig) -> None:
+async def test_an_agent_error_in_its_stream_fails_the_run_with_its_text(short: Rig) -> None:
     short.peer.next(raise_at_work)
-    told = await send(short, "stream")
-    assert told["status"]["state"] == "TASK_STATE_FAILED"
-    assert told["status"]["message"]["parts"] == [{"text": "boom"}]
+    last_seen = await send(short, "stream")
+    assert last_seen["status"]["state"] == "TASK_STATE_FAILED"
+    assert last_seen["status"]["message"]["parts"] == [{"text": "boom"}]
 
 
 @pytest.mark.parametrize("words", ["boom", "task {} broke", ""])
@@ -163,15 +163,15 @@ async def test_a_task_that_its_agent_fails_with_words_keeps_them(short: Rig) -> 
 
 
 @pytest.mark.requirement("DLV-3")
-async def test_what_an_agent_says_of_its_task_outweighs_its_error(short: Rig) -> None:
+async def test_the_agents_task_status_overrides_its_error(short: Rig) -> None:
     async def end_and_raise(turn: Turn) -> None:
         task = await turn.open()
         await turn.refuse(-32603, "boom")
         task.status("COMPLETED")
 
     short.peer.next(end_and_raise)
-    told = await send(short, "stream")
-    assert told["status"]["state"] == "TASK_STATE_COMPLETED"
+    last_seen = await send(short, "stream")
+    assert last_seen["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 # ---------------------------------------------------------------- agents of 0.3
@@ -179,27 +179,27 @@ async def test_what_an_agent_says_of_its_task_outweighs_its_error(short: Rig) ->
 
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-5")
-async def test_an_agent_of_0_3_that_raises_is_told_in_seconds(short: Rig, caller: str) -> None:
-    """It is always streamed, and its task says that it works for ever."""
+async def test_a_raising_v03_agent_is_reported_within_seconds(short: Rig, caller: str) -> None:
+    """The gateway always streams to it, and its task reports WORKING for ever."""
     async with run_old_agent() as old:
         short.peers.replace([PeerConfig("old", old.url)])
         params = short.message("work")
-        async with asyncio.timeout(_TOLD_S):
+        async with asyncio.timeout(_WITHIN_S):
             if caller == "unary":
-                told = (await short.call("SendMessage", params, agent="old"))["task"]
+                last_seen = (await short.call("SendMessage", params, agent="old"))["task"]
             else:
                 response = await short.post("SendStreamingMessage", params, agent="old")
                 last = response.text.strip().rpartition("data: ")[2]
-                told = orjson.loads(last)["result"]["statusUpdate"]
-        assert told["status"]["state"] == "TASK_STATE_WORKING"
-        assert told["status"]["message"]["parts"] == [{"text": _SENTENCE.format("old")}]
+                last_seen = orjson.loads(last)["result"]["statusUpdate"]
+        assert last_seen["status"]["state"] == "TASK_STATE_WORKING"
+        assert last_seen["status"]["message"]["parts"] == [{"text": _SENTENCE.format("old")}]
         assert old.sends == ["message/stream"]
         await short.parts.dispatch.drain()
 
 
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.requirement("DLV-1", "DLV-3")
-async def test_an_agent_of_0_3_that_raises_over_an_answer_ends_its_run(
+async def test_a_v03_agent_that_raises_on_an_answer_fails_its_run(
     short: Rig, *, streams: bool
 ) -> None:
     async with run_old_agent(streams=streams) as old:
@@ -207,7 +207,7 @@ async def test_an_agent_of_0_3_that_raises_over_an_answer_ends_its_run(
         asked = (await short.call("SendMessage", short.message("ask which?"), agent="old"))["task"]
         assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         answer = short.message("blue", taskId=asked["id"])
-        async with asyncio.timeout(_TOLD_S):
+        async with asyncio.timeout(_WITHIN_S):
             error = await short.refuse("SendMessage", answer, agent="old")
         assert (error["code"], error["message"]) == (-32603, "boom")
         assert old.sends[1:] == ["message/send"]

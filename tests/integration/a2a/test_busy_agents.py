@@ -1,4 +1,4 @@
-"""An agent that takes no more work: every binding shows the wait within a caller's patience, and it can be stopped."""
+"""A busy agent: every binding reports the wait before the caller times out, and the task can be cancelled."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_wait(task: JsonObject) -> JsonObject:
     return task
 
 
-async def test_every_binding_answers_with_the_task_that_waits_and_cancels_it(
+async def test_every_binding_answers_with_the_waiting_task_and_cancels_it(
     rig: Rig, speakers: dict[str, Speaker]
 ) -> None:
     for name, speaker in speakers.items():
@@ -51,7 +51,7 @@ async def test_every_binding_answers_with_the_task_that_waits_and_cancels_it(
     assert rig.counted() == len(speakers), "what was cancelled is not sent"
 
 
-async def test_streaming_caller_that_leaves_can_stop_what_waits(rig: Rig) -> None:
+async def test_streaming_caller_that_disconnected_can_cancel_the_waiting_task(rig: Rig) -> None:
     be_busy(rig, 503)
     async with rig.stream("SendStreamingMessage", rig.message("hello")) as events:
         first = await anext(events)
@@ -67,7 +67,7 @@ async def test_streaming_caller_that_leaves_can_stop_what_waits(rig: Rig) -> Non
 
 
 @pytest.mark.parametrize(("status", "answered"), [(429, 429), (503, 503)])
-async def test_agent_that_is_to_refuse_is_answered_with_the_time(
+async def test_busy_agent_set_to_refuse_is_answered_with_retry_after(
     rig: Rig, status: int, answered: int
 ) -> None:
     rig.terms["echo"] = PeerTerms(replace(PATIENCE, refuses=True))
@@ -80,7 +80,7 @@ async def test_agent_that_is_to_refuse_is_answered_with_the_time(
     assert rig.counted() == 1
 
 
-async def test_agent_that_drains_says_so_and_not_why(rig: Rig) -> None:
+async def test_draining_agent_is_refused_as_draining_without_the_reason(rig: Rig) -> None:
     await rig.service.execute(OWNER, DrainAgent("echo", "it moves"), None)
     response = await rig.post("SendMessage", rig.message("hello"))
     assert (response.status_code, response.headers["Retry-After"]) == (503, "60")

@@ -1,4 +1,4 @@
-"""What a caller is told that wants to stop what is not there, or has ended (MK-12)."""
+"""The answers to a cancel of an unknown or ended task (MK-12)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_FOUND, NOT_CANCELABLE, INVALID = -32001, -32002, -32602
 
 
 @pytest.mark.requirement("MK-12")
-async def test_cancel_of_what_cannot_be_cancelled_is_answered_by_its_reason(rig: Rig) -> None:
+async def test_cancel_of_an_unknown_or_ended_task_is_answered_with_the_reason(rig: Rig) -> None:
     finished = await rig.send("hello")
     stopped = await rig.send("ask which")
     await rig.call("CancelTask", {"id": stopped["id"]})

@@ -1,4 +1,4 @@
-"""Cards: ours in what they say of us, cacheable, and there while the peer is away."""
+"""Agent cards: with the gateway's address, cacheable, and served while the peer is unreachable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 CARD = "/agents/echo/.well-known/agent-card.json"
 
 
-async def test_card_is_public_and_names_us_alone(rig: Rig) -> None:
+async def test_card_is_public_and_names_only_the_gateway(rig: Rig) -> None:
     async with httpx.AsyncClient(base_url=rig.url) as http:
         response = await http.get(CARD)
     card = response.json()
@@ -37,7 +37,7 @@ async def test_card_is_public_and_names_us_alone(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_every_interface_of_a_card_has_its_origin_unless_its_reader_asks_for_all(
+async def test_card_lists_interfaces_of_its_origin_unless_all_are_requested(
     engine_server: Server, tmp_path: Path, host: str
 ) -> None:
     edge = replace(OPEN_EDGE, grpc=f"{host}:9443", sockets=True)
@@ -91,21 +91,21 @@ async def test_head_has_the_headers_and_no_body(rig: Rig) -> None:
     assert head.headers["etag"] == shown.headers["etag"]
 
 
-async def test_card_is_served_while_the_peer_is_away(rig: Rig) -> None:
+async def test_card_is_served_while_the_peer_is_unreachable(rig: Rig) -> None:
     first = await rig.http.get(CARD)
     await rig.peer.stop()
     assert (await rig.http.get(CARD)).content == first.content
 
 
-async def test_card_of_an_agent_that_was_never_reached_is_a_typed_error(rig: Rig) -> None:
+async def test_card_of_an_unreachable_agent_is_a_typed_error(rig: Rig) -> None:
     response = await rig.http.get("/agents/gone/.well-known/agent-card.json")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert response.json()["error"]["details"][0]["reason"] == "UNAVAILABLE"
     assert "127.0.0.1" not in response.text
 
 
-async def test_card_of_nobody_is_not_found(rig: Rig) -> None:
-    # That of the root is the gateway's own: tests/integration/a2a/test_own_agent.py.
+async def test_card_of_an_unknown_agent_is_not_found(rig: Rig) -> None:
+    # The root's card is that of the gateway's own agent: tests/integration/a2a/test_own_agent.py.
     for path in (
         "/agents/none/.well-known/agent-card.json",
         "/agents/none/acme/.well-known/agent-card.json",
@@ -115,13 +115,13 @@ async def test_card_of_nobody_is_not_found(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil example", "a@b", "<script>", "x/y"])
-async def test_host_that_is_no_host_does_not_stand_on_a_card(rig: Rig, host: str) -> None:
+async def test_invalid_host_is_not_on_the_card(rig: Rig, host: str) -> None:
     response = await rig.http.get(CARD, headers={"Host": host})
     assert response.json()["supportedInterfaces"][0]["url"] == f"{rig.url}/agents/echo"
 
 
 @pytest.mark.kit("AUTH-TLS-001")
-async def test_public_url_stands_on_the_card(engine_server: Server, tmp_path: Path) -> None:
+async def test_public_url_is_on_the_card(engine_server: Server, tmp_path: Path) -> None:
     settings = FaceSettings(CardOptions(OPEN_EDGE), "https://agents.example.com/a2a")
     async with run_rig(engine_server, tmp_path / "blobs", settings) as rig:
         card = (await rig.http.get(CARD)).json()

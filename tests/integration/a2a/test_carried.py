@@ -1,4 +1,4 @@
-"""What a call carries on to the agent, and what it never does."""
+"""What a call forwards to the agent, and what it never forwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.integration.a2a.rig import Rig
 pytestmark = pytest.mark.anyio
 
 
-async def test_extension_that_the_agent_declares_goes_on_to_it_and_the_callers_key_does_not(
+async def test_extension_declared_by_the_agent_is_forwarded_and_the_callers_key_is_not(
     rig: Rig,
 ) -> None:
     rig.peer.card = {

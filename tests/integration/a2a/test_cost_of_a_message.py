@@ -1,7 +1,7 @@
-"""What a message costs: how often the store is asked, and how much JSON is written and read.
+"""The cost of a message: store calls, and JSON documents written and read.
 
-Counted, so a change that adds to the ordinary way shows here whatever the machine is doing. Functions and changes of
-room are printed beside it (``pytest -s``): they differ by a few from one Python to the next.
+The counts do not depend on the load of the machine, so any addition to the ordinary path shows here. Function calls and
+switches between rooms (packages) are printed as well (``pytest -s``): they differ slightly between Python versions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tests.support.message_cost import Cost, measure
 pytestmark = pytest.mark.anyio
 
 FIRST: tuple[int, int, int] = (2, 9, 2)
-"""Of a message that opens a context: trips to the store, JSON written, JSON read."""
+"""Of a message that opens a context: store calls, JSON documents written, JSON documents read."""
 FURTHER: tuple[int, int, int] = (3, 11, 2)
-"""Of one that goes on in it."""
+"""Of a further message in the context."""
 
 
 async def talk(rig: Rig, monkeypatch: pytest.MonkeyPatch, context: str | None) -> Cost:
@@ -28,7 +28,7 @@ async def talk(rig: Rig, monkeypatch: pytest.MonkeyPatch, context: str | None) -
 @pytest.mark.parametrize(
     ("goes_on", "counts"), [(False, FIRST), (True, FURTHER)], ids=["first", "further"]
 )
-async def test_a_message_costs_what_it_did(
+async def test_cost_of_a_message_is_unchanged(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool, counts: tuple[int, int, int]
 ) -> None:
     tasks = [await rig.send("echo hello") for _ in range(5)]

@@ -1,4 +1,4 @@
-"""Extended cards: for authenticated callers, asked for with our credentials, ours on every binding."""
+"""Extended cards: for authenticated callers, fetched with the gateway's credentials, with the gateway's address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READER = {"Authorization": "Bearer reader-key"}
 
 
 def announce(rig: Rig) -> JsonObject:
-    """The peer says that it has an extended card; returns it."""
+    """Gives the peer an extended card and announces it; returns it."""
     capabilities: JsonObject = {"streaming": True, "extendedAgentCard": True}
     rig.peer.card = {**rig.peer.card, "capabilities": capabilities}
     secret: JsonObject = {"id": "s", "name": "Secret", "description": rig.peer.url, "tags": ["x"]}
@@ -35,7 +35,9 @@ async def read(rig: Rig, **headers: str) -> dict[str, Any]:
     return card
 
 
-async def test_extended_card_is_ours_and_the_same_on_both_bindings(rig: Rig) -> None:
+async def test_extended_card_has_the_gateways_address_and_is_equal_on_both_bindings(
+    rig: Rig,
+) -> None:
     announce(rig)
     response = await rig.http.get(PATH)
     card = response.json()
@@ -48,39 +50,39 @@ async def test_extended_card_is_ours_and_the_same_on_both_bindings(rig: Rig) -> 
     assert rig.peer.count("GetExtendedAgentCard") == 1
 
 
-async def test_no_shared_cache_may_keep_it(rig: Rig) -> None:
+async def test_extended_card_is_not_for_shared_caches(rig: Rig) -> None:
     response = await rig.http.get(PATH)
     assert response.headers["cache-control"].startswith("private")
     assert "Authorization" in response.headers["vary"]
 
 
-async def test_caller_without_a_credential_gets_none(rig: Rig) -> None:
+async def test_caller_without_a_credential_gets_no_extended_card(rig: Rig) -> None:
     async with httpx.AsyncClient(base_url=rig.url, headers={"A2A-Version": "1.0"}) as http:
         response = await http.get(PATH)
     assert response.status_code == 401
     assert response.json()["error"]["status"] == "UNAUTHENTICATED"
 
 
-async def test_caller_that_may_not_call_the_agent_sees_no_skill(rig: Rig) -> None:
+async def test_caller_without_the_call_scope_sees_no_skill(rig: Rig) -> None:
     announce(rig)
     assert (await read(rig, **READER))["skills"] == []
     assert (await read(rig))["skills"] != []
 
 
-async def test_agent_is_not_asked_with_the_token_of_a_caller(rig: Rig) -> None:
+async def test_extended_card_is_not_fetched_with_the_token_of_a_caller(rig: Rig) -> None:
     announce(rig)
     await read(rig)
     asked = [request for request in rig.peer.requests if request.method == "GetExtendedAgentCard"]
     assert [request.headers.get("Authorization") for request in asked] == [None]
 
 
-async def test_agent_without_one_is_shown_by_its_public_card(rig: Rig) -> None:
+async def test_agent_without_an_extended_card_shows_its_public_one(rig: Rig) -> None:
     public = (await rig.http.get("/agents/echo/.well-known/agent-card.json")).json()
     assert (await read(rig))["skills"] == public["skills"]
     assert rig.peer.count("GetExtendedAgentCard") == 0
 
 
-async def test_agent_that_announces_one_and_has_none_is_not_configured(rig: Rig) -> None:
+async def test_announced_but_missing_extended_card_is_not_configured(rig: Rig) -> None:
     announce(rig)
     rig.peer.extended_card = None
     error = await rig.refuse("GetExtendedAgentCard", {})
@@ -89,14 +91,14 @@ async def test_agent_that_announces_one_and_has_none_is_not_configured(rig: Rig)
     assert (await rig.http.get(PATH)).status_code == 400
 
 
-async def test_extended_card_is_there_while_the_agent_is_away(rig: Rig) -> None:
+async def test_cached_extended_card_is_served_while_the_agent_is_unreachable(rig: Rig) -> None:
     announce(rig)
     first = await read(rig)
     await rig.peer.stop()
     assert await read(rig) == first
 
 
-async def test_agent_that_went_away_before_it_was_asked_is_shown_by_its_public_card(
+async def test_agent_unreachable_before_the_first_fetch_shows_its_public_card(
     rig: Rig,
 ) -> None:
     announce(rig)
@@ -105,9 +107,7 @@ async def test_agent_that_went_away_before_it_was_asked_is_shown_by_its_public_c
     assert (await read(rig))["skills"] == public["skills"]
 
 
-async def test_where_nobody_is_asked_for_credentials_there_is_no_extended_card(
-    engine_server: Server, tmp_path: Path
-) -> None:
+async def test_open_gateway_has_no_extended_card(engine_server: Server, tmp_path: Path) -> None:
     settings = FaceSettings(CardOptions(OPEN_EDGE))
     async with run_rig(engine_server, tmp_path / "blobs", settings) as rig:
         error = await rig.refuse("GetExtendedAgentCard", {})

@@ -1,4 +1,4 @@
-"""Extensions on the wire: echoed when active here or there, and demanded when only the caller could speak them."""
+"""Extensions on the wire: echoed when active, and required when only the caller can support them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_active_extensions_are_echoed_in_answers_errors_and_streams(rig: R
     assert "a2a-extensions" not in (await rig.post("SendMessage", rig.message("hello"))).headers
 
 
-async def test_message_without_a_required_extension_is_refused_and_reaches_nobody(
+async def test_message_without_a_required_extension_is_refused_and_reaches_no_agent(
     rig: Rig,
 ) -> None:
     card = make_card("echo", rig.peer.url + "/")
@@ -47,7 +47,7 @@ async def test_message_without_a_required_extension_is_refused_and_reaches_nobod
 
 
 @pytest.mark.requirement("DIA-1")
-async def test_agent_that_requires_what_the_gateway_speaks_is_called_for_every_caller(
+async def test_extension_required_by_the_agent_and_supported_here_is_activated_for_every_caller(
     rig: Rig,
 ) -> None:
     _declare(rig, KAGENT_HITL, required=True)
@@ -55,12 +55,12 @@ async def test_agent_that_requires_what_the_gateway_speaks_is_called_for_every_c
     assert answer.json()["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert await rig.collect("SendStreamingMessage", rig.message("hello"))
     assert {request.headers.get("a2a-extensions") for request in rig.peer.requests} == {KAGENT_HITL}
-    # What the caller did not ask for is not told to it.
+    # An extension that the caller did not request is not echoed.
     assert "a2a-extensions" not in answer.headers
 
 
 @pytest.mark.requirement("DIA-1")
-async def test_every_call_of_a_conversation_activates_what_the_gateway_speaks(rig: Rig) -> None:
+async def test_every_call_of_a_conversation_activates_supported_extensions(rig: Rig) -> None:
     _declare(rig, PERMISSION)
     asked = await rig.send("ask which colour?")
     done = await rig.send("blue", taskId=asked["id"])
@@ -87,7 +87,7 @@ async def test_answers_and_streams_list_what_the_agent_has_activated(rig: Rig, w
 
 
 @pytest.mark.requirement("DIA-2")
-async def test_caller_over_http_json_hears_what_the_agent_has_activated(rig: Rig) -> None:
+async def test_http_json_response_lists_what_the_agent_has_activated(rig: Rig) -> None:
     _declare(rig, "urn:theirs")
     rig.peer.activates = frozenset({"urn:theirs"})
     answer = await rig.http.post(

@@ -1,4 +1,4 @@
-"""Further messages of a conversation: sent as the agent takes them, and what it refuses is told."""
+"""Further messages of a conversation: sent in the form that the agent supports, and refusals are reported."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-_TOLD_S: Final = 8.0
-"""Far below the times after which a message of unknown outcome is looked for."""
+_WITHIN_S: Final = 8.0
+"""Far below the times after which the outcome of a message is looked up."""
 
 
 def stop_streaming(rig: Rig) -> None:
-    """The agent has no streams: its card says so, and it refuses them."""
+    """The agent has no streaming: its card omits it, and it refuses streaming methods."""
     capabilities = cast("JsonObject", rig.peer.card["capabilities"])
     rig.peer.card = {**rig.peer.card, "capabilities": {**capabilities, "streaming": False}}
     rig.peer.refuses = frozenset({"SendStreamingMessage", "SubscribeToTask"})
@@ -48,19 +48,19 @@ async def raise_and_fail(turn: Turn) -> None:
     await turn.refuse(-32603, "boom")
 
 
-def sends(rig: Rig) -> list[str]:
+def list_sends(rig: Rig) -> list[str]:
     return [one.method for one in rig.peer.requests if one.method.startswith("Send")]
 
 
 async def answer_unary(rig: Rig, task: dict[str, Any], text: str = "blue") -> dict[str, Any]:
-    async with asyncio.timeout(_TOLD_S):
+    async with asyncio.timeout(_WITHIN_S):
         response = await rig.post("SendMessage", rig.message(text, taskId=task["id"]))
     return cast("dict[str, Any]", response.json())
 
 
 async def answer_stream(rig: Rig, task: dict[str, Any], text: str = "blue") -> list[Any]:
-    """The bodies of the events up to the end of the stream."""
-    async with asyncio.timeout(_TOLD_S):
+    """Returns the bodies of the events up to the end of the stream."""
+    async with asyncio.timeout(_WITHIN_S):
         params = rig.message(text, taskId=task["id"])
         return [orjson.loads(one.data) for one in await rig.collect("SendStreamingMessage", params)]
 
@@ -69,19 +69,19 @@ async def show(rig: Rig, task: dict[str, Any]) -> dict[str, Any]:
     return await rig.call("GetTask", {"id": task["id"]})
 
 
-# ---------------------------------------------------------------- as the agent takes them
+# ---------------------------------------------------------------- in the agent's form
 
 
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-1", "LT-5")
-async def test_an_answer_goes_out_as_the_agent_takes_it(
+async def test_an_answer_is_sent_in_the_form_that_the_agent_supports(
     rig: Rig, caller: str, *, streams: bool
 ) -> None:
     if not streams:
         stop_streaming(rig)
     asked = await rig.send("ask which colour?")
-    before = len(sends(rig))
+    before = len(list_sends(rig))
     if caller == "unary":
         done = (await answer_unary(rig, asked))["result"]["task"]
         assert done["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -89,14 +89,14 @@ async def test_an_answer_goes_out_as_the_agent_takes_it(
         events = await answer_stream(rig, asked)
         last = events[-1]["result"]["statusUpdate"]
         assert last["status"]["state"] == "TASK_STATE_COMPLETED"
-    (sent,) = sends(rig)[before:]
+    (sent,) = list_sends(rig)[before:]
     wanted = "SendStreamingMessage" if streams and caller == "stream" else "SendMessage"
     assert sent == wanted
     assert rig.peer.texts == ["ask which colour?", "blue"]
 
 
 @pytest.mark.requirement("DLV-1")
-async def test_an_agent_that_has_no_streams_gets_none_whatever_is_asked_of_it(rig: Rig) -> None:
+async def test_an_agent_without_streaming_gets_no_stream(rig: Rig) -> None:
     stop_streaming(rig)
     asked = await rig.send("ask which colour?")
 
@@ -108,11 +108,11 @@ async def test_an_agent_that_has_no_streams_gets_none_whatever_is_asked_of_it(ri
     assert again["status"]["message"]["parts"] == [{"text": "and which size?"}]
     done = (await answer_unary(rig, asked, "large"))["result"]["task"]
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
-    assert "SendStreamingMessage" not in sends(rig)
+    assert "SendStreamingMessage" not in list_sends(rig)
 
 
 @pytest.mark.requirement("DLV-1")
-async def test_a_unary_answer_that_leaves_the_task_at_work_is_followed(rig: Rig) -> None:
+async def test_a_task_left_working_by_a_unary_answer_is_followed(rig: Rig) -> None:
     stop_streaming(rig)
     asked = await rig.send("ask which colour?")
 
@@ -121,10 +121,10 @@ async def test_a_unary_answer_that_leaves_the_task_at_work_is_followed(rig: Rig)
 
     rig.peer.next(work_on)
     answering = asyncio.create_task(answer_unary(rig, asked))
-    await wait_until(lambda: len(sends(rig)) == 2, _TOLD_S, "the answer goes out")
+    await wait_until(lambda: len(list_sends(rig)) == 2, _WITHIN_S, "the answer is sent")
     asked_for = rig.peer.count("GetTask")
     await wait_until(
-        lambda: rig.peer.count("GetTask") >= asked_for + 2, _TOLD_S, "the gateway looks again"
+        lambda: rig.peer.count("GetTask") >= asked_for + 2, _WITHIN_S, "the gateway looks again"
     )
     (task,) = rig.peer.tasks.values()
     task.status("COMPLETED")
@@ -139,10 +139,10 @@ async def say_words(turn: Turn) -> None:
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-1", "LT-9")
-async def test_an_agent_that_waits_on_asks_the_same_again_after_its_words(
+async def test_an_agent_that_replies_and_keeps_waiting_asks_the_same_question_again(
     rig: Rig, caller: str, *, streams: bool
 ) -> None:
-    """Its answer is a bare Message, and its task waits as before: so does ours, and the next answer reaches it."""
+    """The agent replies with a bare Message and keeps waiting; so the gateway's task takes another answer."""
     if not streams:
         stop_streaming(rig)
     asked = await rig.send("ask which colour?")
@@ -151,10 +151,10 @@ async def test_an_agent_that_waits_on_asks_the_same_again_after_its_words(
         again = (await answer_unary(rig, asked, "which are there?"))["result"]["task"]
     else:
         events = [one["result"] for one in await answer_stream(rig, asked, "which are there?")]
-        told = [one["statusUpdate"] for one in events if "statusUpdate" in one]
-        words = [one["status"]["message"]["parts"] for one in told if "message" in one["status"]]
+        refusal = [one["statusUpdate"] for one in events if "statusUpdate" in one]
+        words = [one["status"]["message"]["parts"] for one in refusal if "message" in one["status"]]
         assert words == [[{"text": "there is blue and red"}], [{"text": "which colour?"}]]
-        again = told[-1]
+        again = refusal[-1]
     assert again["status"] == asked["status"]
     task = await show(rig, asked)
     assert task["status"] == asked["status"]
@@ -171,7 +171,7 @@ async def test_an_agent_that_waits_on_asks_the_same_again_after_its_words(
 
 
 async def show_the_same(turn: Turn) -> None:
-    """The task as it is: the agent has had the message, and waits for another one."""
+    """Sends the task as it is: the agent has the message and waits for another one."""
     assert turn.task is not None
     turn.task.show()
 
@@ -185,7 +185,7 @@ async def work_and_show_the_same(turn: Turn) -> None:
 
 
 async def say_nothing(turn: Turn) -> None:
-    """Nothing follows from the message."""
+    """The agent sends nothing in reply."""
 
 
 async def make_something(turn: Turn) -> None:
@@ -196,7 +196,7 @@ async def make_something(turn: Turn) -> None:
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-1", "LT-5")
-async def test_an_agent_that_is_done_with_an_answer_and_waits_as_before_asks_again(
+async def test_an_agent_that_handles_an_answer_and_keeps_waiting_asks_again(
     rig: Rig, caller: str, script: Script, *, streams: bool
 ) -> None:
     if not streams:
@@ -219,10 +219,10 @@ async def test_an_agent_that_is_done_with_an_answer_and_waits_as_before_asks_aga
 @pytest.mark.parametrize("keeps_history", [True, False])
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-1", "LT-5")
-async def test_an_agent_that_says_nothing_to_an_answer_and_waits_as_before_asks_again(
+async def test_an_agent_that_sends_nothing_and_keeps_waiting_asks_again(
     rig: Rig, caller: str, *, keeps_history: bool, streams: bool
 ) -> None:
-    """Its stream ends without an event; whether its task has the message or not."""
+    """Its stream ends without an event, whether or not its task has the message."""
     rig.peer.keeps_history = keeps_history
     if not streams:
         stop_streaming(rig)
@@ -239,7 +239,7 @@ async def test_an_agent_that_says_nothing_to_an_answer_and_waits_as_before_asks_
 
 
 @pytest.mark.requirement("LT-9")
-async def test_an_agent_that_wants_a_credential_still_asks_for_it_again_after_its_words(
+async def test_a_credential_request_is_still_open_after_the_agents_reply(
     rig: Rig,
 ) -> None:
     asked = await rig.send("auth sign in")
@@ -254,7 +254,7 @@ async def test_an_agent_that_wants_a_credential_still_asks_for_it_again_after_it
 
 
 @pytest.mark.requirement("LT-9")
-async def test_words_of_an_agent_that_goes_on_are_a_remark(rig: Rig) -> None:
+async def test_a_message_of_a_working_agent_is_a_status_message(rig: Rig) -> None:
     asked = await rig.send("ask which colour?")
 
     async def say_and_go_on(turn: Turn) -> None:
@@ -264,13 +264,13 @@ async def test_words_of_an_agent_that_goes_on_are_a_remark(rig: Rig) -> None:
 
     rig.peer.next(say_and_go_on)
     events = [one["result"] for one in await answer_stream(rig, asked)]
-    told = [one["statusUpdate"]["status"] for one in events if "statusUpdate" in one]
-    assert [one["state"] for one in told][-1] == "TASK_STATE_COMPLETED"
-    assert "TASK_STATE_INPUT_REQUIRED" not in {one["state"] for one in told}
-    assert "blue it is" in str(told)
+    refusal = [one["statusUpdate"]["status"] for one in events if "statusUpdate" in one]
+    assert [one["state"] for one in refusal][-1] == "TASK_STATE_COMPLETED"
+    assert "TASK_STATE_INPUT_REQUIRED" not in {one["state"] for one in refusal}
+    assert "blue it is" in str(refusal)
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 REFUSALS: Final = {
@@ -283,7 +283,7 @@ REFUSALS: Final = {
 @pytest.mark.parametrize("name", sorted(REFUSALS))
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-2")
-async def test_a_refused_answer_is_told_and_the_question_is_open_again(
+async def test_a_refused_answer_is_reported_and_the_question_is_open_again(
     rig: Rig, caller: str, name: str, *, streams: bool
 ) -> None:
     if not streams:
@@ -297,7 +297,7 @@ async def test_a_refused_answer_is_told_and_the_question_is_open_again(
         error = (await answer_stream(rig, asked))[-1]["error"]
     assert (error["code"], error["message"]) == (code, text)
     assert error["data"][0]["metadata"]["native_code"] == str(code)
-    # It waits again, for the same, and takes another answer.
+    # The same question is open and takes another answer.
     waiting = await show(rig, asked)
     assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     assert waiting["status"]["message"]["parts"] == [{"text": "which colour?"}]
@@ -318,14 +318,14 @@ HTTP: Final = {
 @pytest.mark.parametrize("status", sorted(HTTP))
 @pytest.mark.parametrize("opens", [True, False])
 @pytest.mark.requirement("DLV-2", "DLV-4")
-async def test_a_refusal_by_http_is_told_with_its_status(
+async def test_a_refusal_over_http_is_reported_with_its_status(
     rig: Rig, status: int, *, opens: bool
 ) -> None:
     page = HttpAnswer(status, b"<html><body>sorry</body></html>", {"Content-Type": "text/html"})
     if opens:
         await rig.send("hello")
         rig.peer.answer_sends(page)
-        async with asyncio.timeout(_TOLD_S):
+        async with asyncio.timeout(_WITHIN_S):
             error = (await rig.post("SendMessage", rig.message("hello"))).json()["error"]
     else:
         asked = await rig.send("ask which colour?")
@@ -339,7 +339,7 @@ async def test_a_refusal_by_http_is_told_with_its_status(
 
 
 @pytest.mark.requirement("DLV-2", "DLV-4")
-async def test_an_error_of_the_agents_own_keeps_code_and_details(rig: Rig) -> None:
+async def test_an_agents_own_error_keeps_its_code_and_details(rig: Rig) -> None:
     await rig.send("hello")
     details = [
         {
@@ -356,31 +356,31 @@ async def test_an_error_of_the_agents_own_keeps_code_and_details(rig: Rig) -> No
     error = {"code": -32050, "message": "no more credit", "data": details}
 
     async def refuse_with(opens: dict[str, Any] | None) -> dict[str, Any]:
-        # The id of the JSON-RPC call is not known here, and an error may leave it out.
+        # The id of the JSON-RPC call is unknown here; an error may omit it.
         body = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
         rig.peer.answer_sends(HttpAnswer(200, body, {"Content-Type": "application/json"}))
         members = {"taskId": opens["id"]} if opens else {}
-        async with asyncio.timeout(_TOLD_S):
+        async with asyncio.timeout(_WITHIN_S):
             return cast(
                 "dict[str, Any]",
                 (await rig.post("SendMessage", rig.message("hello", **members))).json()["error"],
             )
 
     for opens in (None, await rig.send("ask which colour?")):
-        told = await refuse_with(opens)
-        assert (told["code"], told["message"]) == (-32050, "no more credit")
-        assert told["data"][1:] == details
+        refusal = await refuse_with(opens)
+        assert (refusal["code"], refusal["message"]) == (-32050, "no more credit")
+        assert refusal["data"][1:] == details
 
 
 @pytest.mark.requirement("DLV-4")
-async def test_an_agent_that_raises_at_once_is_not_said_to_speak_no_a2a(rig: Rig) -> None:
+async def test_an_agent_that_raises_at_once_is_not_reported_as_not_a2a(rig: Rig) -> None:
     rig.peer.next(raise_before)
     error = await rig.refuse("SendMessage", rig.message("hello"))
     assert (error["code"], error["message"]) == (-32603, "boom")
 
 
 @pytest.mark.requirement("DLV-4")
-async def test_what_is_not_a2a_is_still_said_to_be_none(rig: Rig) -> None:
+async def test_a_response_that_is_not_a2a_is_reported_as_such(rig: Rig) -> None:
     await rig.send("hello")
     rig.peer.answer_sends(HttpAnswer(200, b"<html></html>", {"Content-Type": "text/html"}))
     error = await rig.refuse("SendMessage", rig.message("hello"))
@@ -390,19 +390,19 @@ async def test_what_is_not_a2a_is_still_said_to_be_none(rig: Rig) -> None:
 
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-2")
-async def test_a_further_message_that_is_refused_is_told_and_the_task_goes_on(
+async def test_a_refused_further_message_is_reported_and_the_task_continues(
     rig: Rig, caller: str
 ) -> None:
     rig.peer.hold()
     opening = asyncio.create_task(rig.collect("SendStreamingMessage", rig.message("chunks 2")))
     rig.peer.release(1)
-    await wait_until(lambda: bool(rig.peer.tasks), _TOLD_S, "the agent has a task")
+    await wait_until(lambda: bool(rig.peer.tasks), _WITHIN_S, "the agent has a task")
 
     async def shown() -> dict[str, Any] | None:
         tasks = (await rig.call("ListTasks", {}))["tasks"]
         return tasks[0] if tasks else None
 
-    task = await wait_until(shown, _TOLD_S, "callers see the task")
+    task = await wait_until(shown, _WITHIN_S, "callers see the task")
     assert task is not None
     page = HttpAnswer(422, b"", {})
     rig.peer.answer_sends(page)
@@ -420,7 +420,7 @@ async def test_a_further_message_that_is_refused_is_told_and_the_task_goes_on(
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.requirement("DLV-3")
-async def test_an_agent_that_raises_at_work_ends_its_run(
+async def test_an_agent_that_raises_while_working_fails_its_run(
     rig: Rig, caller: str, *, streams: bool, fails: bool
 ) -> None:
     """Its task stays WORKING, as with the SDK of 0.3, or is FAILED without words, as with that of 1.0."""
@@ -438,7 +438,7 @@ async def test_an_agent_that_raises_at_work_ends_its_run(
     assert failed["status"]["message"]["parts"] == [{"text": "boom"}]
 
 
-# ---------------------------------------------------------------- what is refused by an agent that says it works
+# ---------------------------------------------------------------- refusals by an agent whose task is WORKING
 
 
 async def refuse_at_work(turn: Turn) -> None:
@@ -474,7 +474,7 @@ ADK_SAYS: Final[JsonObject] = {
 async def answer_with(rig: Rig, task: dict[str, Any], part: JsonObject, caller: str) -> Any:  # noqa: ANN401  the last body
     params = rig.message("", taskId=task["id"])
     params["message"] = {**cast("JsonObject", params["message"]), "parts": [part]}
-    async with asyncio.timeout(_TOLD_S):
+    async with asyncio.timeout(_WITHIN_S):
         if caller == "stream":
             events = await rig.collect("SendStreamingMessage", params)
             return orjson.loads(events[-1].data)
@@ -485,10 +485,10 @@ async def answer_with(rig: Rig, task: dict[str, Any], part: JsonObject, caller: 
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-2", "DLV-3")
-async def test_a_task_waits_again_whose_agent_began_to_work_before_it_refused(
+async def test_a_task_waits_again_when_its_agent_starts_work_and_then_refuses(
     rig: Rig, caller: str, form: str, *, streams: bool
 ) -> None:
-    """As an agent of the SDK for 0.3: its task says WORKING, and it takes the next answer all the same."""
+    """Like an SDK agent of 0.3: its task reports WORKING, yet it accepts the next answer."""
     if not streams:
         stop_streaming(rig)
     if form == "dialect":
@@ -502,9 +502,9 @@ async def test_a_task_waits_again_whose_agent_began_to_work_before_it_refused(
     assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     said = waiting["status"]["message"]["parts"]
     assert said == [{"text": "which colour?"}] if form == "words" else ADK_ASKS in said
-    # That it is still said to work is no news.
+    # A repeated WORKING changes nothing.
     looked = rig.peer.count("GetTask")
-    await wait_until(lambda: rig.peer.count("GetTask") > looked, _TOLD_S, "the gateway looks")
+    await wait_until(lambda: rig.peer.count("GetTask") > looked, _WITHIN_S, "the gateway looks")
     assert (await show(rig, asked))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
 
     async def take_it(turn: Turn) -> None:
@@ -548,7 +548,7 @@ async def test_refused_typed_answer_opens_the_request_again_that_the_agent_moved
 
 
 @pytest.mark.requirement("DLV-2", "DLV-3")
-async def test_an_agent_that_goes_on_after_all_is_followed(rig: Rig) -> None:
+async def test_an_agent_that_continues_after_a_refusal_is_followed(rig: Rig) -> None:
     stop_streaming(rig)
     asked = await rig.send("ask which colour?")
     rig.peer.next(refuse_at_work)
@@ -560,18 +560,18 @@ async def test_an_agent_that_goes_on_after_all_is_followed(rig: Rig) -> None:
     async def works() -> bool:
         return bool((await show(rig, asked))["status"]["state"] == "TASK_STATE_WORKING")
 
-    await wait_until(works, _TOLD_S, "callers see that it works")
+    await wait_until(works, _WITHIN_S, "callers see that it works")
     task.status("COMPLETED")
 
     async def is_done() -> bool:
         return bool((await show(rig, asked))["status"]["state"] == "TASK_STATE_COMPLETED")
 
-    await wait_until(is_done, _TOLD_S, "callers see the end")
+    await wait_until(is_done, _WITHIN_S, "callers see the end")
 
 
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.requirement("DLV-2")
-async def test_who_did_not_wait_for_a_refused_answer_reads_that_the_task_waits_again(
+async def test_a_caller_that_did_not_wait_for_a_refused_answer_reads_that_the_task_waits_again(
     rig: Rig, *, late: bool
 ) -> None:
     stop_streaming(rig)
@@ -588,9 +588,9 @@ async def test_who_did_not_wait_for_a_refused_answer_reads_that_the_task_waits_a
         async def waits() -> bool:
             return bool((await show(rig, asked))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED")
 
-        await wait_until(waits, _TOLD_S, "the task waits again")
+        await wait_until(waits, _WITHIN_S, "the task waits again")
     shown: dict[str, Any] = {}
-    async with asyncio.timeout(_TOLD_S):
+    async with asyncio.timeout(_WITHIN_S):
         async with rig.stream("SubscribeToTask", {"id": asked["id"]}) as events:
             async for event in events:
                 rig.peer.release_all()

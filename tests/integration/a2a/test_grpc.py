@@ -1,4 +1,4 @@
-"""The face over gRPC: the operations of the other bindings, their errors as rich statuses, an agent named by tenant."""
+"""The face over gRPC: the operations of the other bindings, errors as rich statuses, the agent named by tenant."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESUME: Final = "urn:passerelle:ext:resume:1"
 
 @dataclass
 class Wire:
-    """A channel to the server, and what its calls send along."""
+    """A channel to the server, and the metadata of its calls."""
 
     rig: Rig
     channel: grpc.aio.Channel
@@ -69,7 +69,7 @@ class Wire:
         return open_call(request, metadata=self.metadata(**head))
 
     async def refuse(self, method: str, request: Message, **head: str) -> tuple[str, Any]:
-        """The status code, and the details of the rich status."""
+        """Returns the status code and the details of the rich status."""
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await self.call(method, request, **head)
         return failed.value.code().name, read_details(failed.value)
@@ -134,7 +134,7 @@ async def test_numbers_stay_integers_on_the_way_to_the_agent(wire: Wire) -> None
     assert b'"count":42,' in orjson.dumps(received["parts"], option=orjson.OPT_SORT_KEYS)
 
 
-async def test_unknown_and_forbidden_agents_look_the_same(wire: Wire) -> None:
+async def test_unknown_and_forbidden_agents_get_the_same_status(wire: Wire) -> None:
     request = wire.ask("hello")
     request.tenant = "nobody"
     unknown = await wire.refuse("SendMessage", request)
@@ -151,13 +151,13 @@ async def test_caller_without_a_key_is_refused_before_anything_is_read(wire: Wir
     assert wire.rig.list_keys() == before
 
 
-async def test_scope_is_judged_as_everywhere(wire: Wire) -> None:
+async def test_scope_is_checked_as_on_other_edges(wire: Wire) -> None:
     code, _ = await wire.refuse("SendMessage", wire.ask("hello"), key="reader-key")
     assert code == "PERMISSION_DENIED"
 
 
 @pytest.mark.parametrize("version", ["", "99.0", "0.3"])
-async def test_version_of_the_metadata_has_to_be_that_of_the_service(
+async def test_version_in_the_metadata_must_be_that_of_the_service(
     wire: Wire, version: str
 ) -> None:
     code, details = await wire.refuse("SendMessage", wire.ask("hello"), a2a_version=version)
@@ -165,7 +165,7 @@ async def test_version_of_the_metadata_has_to_be_that_of_the_service(
     assert details[0]["domain"] == "a2a-protocol.org"
 
 
-async def test_request_that_names_no_agent_is_told_the_field(wire: Wire) -> None:
+async def test_request_without_an_agent_names_the_field(wire: Wire) -> None:
     request = wire.ask("hello")
     request.tenant = ""
     code, details = await wire.refuse("SendMessage", request)
@@ -189,12 +189,12 @@ async def test_task_of_another_caller_is_not_found(wire: Wire) -> None:
     request = a2a.GetTaskRequest(tenant="echo", id=sent["id"])
     theirs = await wire.refuse("GetTask", request, key="other-key")
     request.id = sent["id"][:-1] + ("0" if sent["id"][-1] != "0" else "1")
-    nobodys = await wire.refuse("GetTask", request)
-    assert theirs[0] == nobodys[0] == "NOT_FOUND"
-    assert theirs[1][0]["reason"] == nobodys[1][0]["reason"] == "TASK_NOT_FOUND"
+    missing = await wire.refuse("GetTask", request)
+    assert theirs[0] == missing[0] == "NOT_FOUND"
+    assert theirs[1][0]["reason"] == missing[1][0]["reason"] == "TASK_NOT_FOUND"
 
 
-async def test_caller_that_leaves_a_stream_ends_nothing(wire: Wire) -> None:
+async def test_caller_that_leaves_a_stream_does_not_end_the_task(wire: Wire) -> None:
     call = wire.stream("SendStreamingMessage", wire.ask("ask which?"))
     task = (await read_frame(call))["task"]["id"]
     call.cancel()
@@ -205,7 +205,7 @@ async def test_caller_that_leaves_a_stream_ends_nothing(wire: Wire) -> None:
     assert got["status"]["state"] in {"TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED"}
 
 
-async def test_reader_comes_back_with_a_cursor_in_its_metadata(wire: Wire) -> None:
+async def test_reader_resumes_with_a_cursor_in_its_metadata(wire: Wire) -> None:
     whole = await wire.collect("SendStreamingMessage", wire.ask("chunks 3"), a2a_extensions=RESUME)
     task, marks = whole[0]["task"], [next(iter(frame.values())) for frame in whole]
     cursor = marks[1]["metadata"][RESUME]["cursor"]
@@ -218,19 +218,21 @@ async def test_reader_comes_back_with_a_cursor_in_its_metadata(wire: Wire) -> No
     assert rest == whole[2:]
 
 
-async def test_reader_that_missed_nothing_is_told_so_before_anything_happens(wire: Wire) -> None:
+async def test_reader_that_missed_nothing_gets_its_headers_before_the_next_event(
+    wire: Wire,
+) -> None:
     asked = await wire.call("SendMessage", wire.ask("ask which?"), a2a_extensions=RESUME)
     task = asked["task"]
     cursor = task["metadata"][RESUME]["cursor"]
     request = a2a.SubscribeToTaskRequest(tenant="echo", id=task["id"])
     call = wire.stream("SubscribeToTask", request, a2a_extensions=RESUME, last_event_id=cursor)
-    told = dict(await asyncio.wait_for(call.initial_metadata(), 15))
-    assert told["a2a-stream-resumed"] == "true"
+    metadata_back = dict(await asyncio.wait_for(call.initial_metadata(), 15))
+    assert metadata_back["a2a-stream-resumed"] == "true"
     await wire.call("CancelTask", a2a.CancelTaskRequest(tenant="echo", id=task["id"]))
     assert "CANCELED" in str(await read_frame(call))
 
 
-async def test_missing_version_is_named_and_what_to_send_instead(wire: Wire) -> None:
+async def test_missing_version_is_refused_with_what_to_send_instead(wire: Wire) -> None:
     call = cast("Any", wire.channel).unary_unary(f"/{V1.name}/GetTask")
     headers = tuple(one for one in wire.metadata() if one[0].lower() != "a2a-version")
     with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -239,7 +241,7 @@ async def test_missing_version_is_named_and_what_to_send_instead(wire: Wire) -> 
     assert "A2A-Version is missing, so 0.3 was assumed" in (failed.value.details() or "")
 
 
-async def test_drain_ends_streams_in_good_order(wire: Wire) -> None:
+async def test_drain_ends_streams_cleanly(wire: Wire) -> None:
     asked = await wire.call("SendMessage", wire.ask("ask which?"))
     request = a2a.SubscribeToTaskRequest(tenant="echo", id=asked["task"]["id"])
     call = wire.stream("SubscribeToTask", request)
@@ -249,7 +251,7 @@ async def test_drain_ends_streams_in_good_order(wire: Wire) -> None:
     assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_bytes_that_are_no_message_are_refused_as_that(wire: Wire) -> None:
+async def test_malformed_bytes_are_refused_as_no_message(wire: Wire) -> None:
     call = cast("Any", wire.channel).unary_unary(f"/{V1.name}/SendMessage")
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await call(b"d", metadata=wire.metadata())
@@ -257,7 +259,7 @@ async def test_bytes_that_are_no_message_are_refused_as_that(wire: Wire) -> None
     assert "SendMessageRequest" in (failed.value.details() or "")
 
 
-async def test_no_secret_is_in_a_status_or_in_a_line_of_the_log(wire: Wire) -> None:
+async def test_no_secret_is_in_a_status_or_a_log_line(wire: Wire) -> None:
     seen: list[str] = []
     with structlog.testing.capture_logs() as lines:
         for key in ("wrong-key-c41f", "narrow-key", OWNER):
@@ -295,9 +297,9 @@ async def test_call_over_grpc_has_a_span_below_its_caller(wire: Wire) -> None:
     assert sent.headers["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
 
 
-async def test_part_as_large_as_it_may_be_passes(wire: Wire) -> None:
+async def test_part_of_the_maximum_size_passes(wire: Wire) -> None:
     request = wire.ask("hello")
-    request.configuration.history_length = 0  # clients of gRPC read 4 MiB
+    request.configuration.history_length = 0  # # gRPC clients read 4 MiB by default
     request.message.parts.append(a2a.Part(raw=bytes(12 * 1024 * 1024), filename="scan.pdf"))
     sent = (await wire.call("SendMessage", request))["task"]
     assert sent["status"]["state"] == "TASK_STATE_COMPLETED"

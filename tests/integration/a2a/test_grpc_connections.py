@@ -1,4 +1,4 @@
-"""Connections over gRPC on which nothing is said: they end in the time that HTTP gives, and are no more than may be."""
+"""Idle gRPC connections: closed after the same time as over HTTP, and limited in number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 LOOPBACK: Final = "127.0.0.1"
 WITHIN_S: Final = 10.0
 APART: Final = (("grpc.use_local_subchannel_pool", 1),)
-"""Each channel has a connection of its own."""
+"""Each channel has its own connection."""
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS: Final = b"\0\0\0\4\0\0\0\0\0"
 
@@ -50,18 +50,18 @@ async def open_silent(
 
 
 async def read_end(reader: asyncio.StreamReader) -> None:
-    """Reads until the other side has closed."""
+    """Reads until the server closes."""
     async with asyncio.timeout(WITHIN_S):
         while await reader.read(65_536):
             pass
 
 
-def test_time_is_that_of_http() -> None:
+def test_timeouts_equal_those_of_http() -> None:
     assert (server.HANDSHAKE_MS, server.IDLE_MS) == (HEAD_S * 1_000, KEEP_ALIVE_S * 1_000)
 
 
 @pytest.mark.parametrize("begun", [b"", PREFACE[:9], PREFACE])
-async def test_handshake_that_does_not_go_on_ends(
+async def test_stalled_handshake_is_closed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     monkeypatch.setattr(server, "HANDSHAKE_MS", 300)
@@ -74,7 +74,7 @@ async def test_handshake_that_does_not_go_on_ends(
     await made.stop()
 
 
-async def test_connection_without_a_call_ends_and_one_with_a_call_does_not(
+async def test_connection_without_a_call_is_closed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "IDLE_MS", 300)
@@ -82,7 +82,7 @@ async def test_connection_without_a_call_ends_and_one_with_a_call_does_not(
     async with grpc.aio.insecure_channel(f"{LOOPBACK}:{made.port}") as channel:
         wire = Wire(rig, channel)
         assert (await wire.call("SendMessage", wire.ask("hello")))["task"]
-        # The library says when its connection has been told to go, and opens another one for the next call.
+        # The channel leaves READY when the server sends GOAWAY, and reconnects for the next call.
         async with asyncio.timeout(WITHIN_S):
             while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
                 await channel.wait_for_state_change(state)
@@ -90,7 +90,7 @@ async def test_connection_without_a_call_ends_and_one_with_a_call_does_not(
     await made.stop()
 
 
-async def test_newest_connection_is_closed_where_there_are_as_many_as_may_be(rig: Rig) -> None:
+async def test_newest_connection_over_the_limit_is_closed(rig: Rig) -> None:
     made = await start(rig, connections=3)
     async with (
         AsyncExitStack() as stack,
@@ -106,8 +106,8 @@ async def test_newest_connection_is_closed_where_there_are_as_many_as_may_be(rig
     await made.stop()
 
 
-async def test_metadata_is_read_as_headers_are(rig: Rig) -> None:
-    """Lines of a list are joined, and what has one value stands there once."""
+async def test_metadata_is_read_like_headers(rig: Rig) -> None:
+    """Repeated list entries are joined; a single-valued entry may occur once."""
     made = await start(rig)
     async with grpc.aio.insecure_channel(f"{LOOPBACK}:{made.port}") as channel:
         wire = Wire(rig, channel)
@@ -127,13 +127,13 @@ async def test_metadata_is_read_as_headers_are(rig: Rig) -> None:
     await made.stop()
 
 
-def exempt_nobody(_proxies: Proxies, _address: str) -> bool:
-    """Nor this machine."""
+def exempt_none(_proxies: Proxies, _address: str) -> bool:
+    """Not even this machine."""
     return False
 
 
 async def is_over(reader: asyncio.StreamReader) -> bool:
-    """Whether the other side has closed, or does so soon."""
+    """Whether the server has closed or closes within 0.3 s."""
     try:
         await asyncio.wait_for(read_end(reader), 0.3)
     except TimeoutError:
@@ -141,10 +141,10 @@ async def is_over(reader: asyncio.StreamReader) -> bool:
     return True
 
 
-async def test_strangers_of_an_address_with_too_many_connections_end_and_callers_stay(
+async def test_unauthenticated_connections_over_the_address_limit_are_closed_and_callers_stay(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Proxies, "is_exempt", exempt_nobody)
+    monkeypatch.setattr(Proxies, "is_exempt", exempt_none)
     kept = GrpcConnections(ConnectionTable(), 3)
     made = await start(rig, kept=kept)
     async with (
@@ -163,7 +163,7 @@ async def test_strangers_of_an_address_with_too_many_connections_end_and_callers
             await open_silent(stack, made.port, PREFACE + SETTINGS, "127.0.0.2") for _ in range(3)
         ]
         for reader in (*first, *elsewhere):
-            await reader.readexactly(9)  # the server has begun
+            await reader.readexactly(9)  # # the server's SETTINGS frame
         await kept.look(made.port)
         ended = [await is_over(reader) for reader in first]
         assert ended.count(False) == 1
@@ -179,10 +179,10 @@ async def test_strangers_of_an_address_with_too_many_connections_end_and_callers
     await made.stop()
 
 
-async def test_connection_with_a_call_stays_and_one_without_goes(
+async def test_connection_with_a_call_stays_and_an_idle_one_is_closed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Proxies, "is_exempt", exempt_nobody)
+    monkeypatch.setattr(Proxies, "is_exempt", exempt_none)
     kept = GrpcConnections(ConnectionTable(), 1)
     made = await start(rig, kept=kept)
     async with (
@@ -199,13 +199,13 @@ async def test_connection_with_a_call_stays_and_one_without_goes(
         async with asyncio.timeout(WITHIN_S):
             while (state := idle.get_state()) is grpc.ChannelConnectivity.READY:
                 await idle.wait_for_state_change(state)
-        # It is opened again for the next call, in time for the stream to go on.
+        # The channel reconnects for the next call, in time for the stream to continue.
         await idler.call("CancelTask", a2a.CancelTaskRequest(tenant="echo", id=asked["id"]))
         assert "CANCELED" in str(await asyncio.wait_for(reading.read(), WITHIN_S))
     await made.stop()
 
 
-async def test_calls_that_a_proxy_passes_on_count_for_its_clients(rig: Rig) -> None:
+async def test_calls_through_a_proxy_count_for_its_clients(rig: Rig) -> None:
     proxies = Proxies([ip_network("127.0.0.0/8")], "X-Forwarded-For")
     made = await start(rig, kept=GrpcConnections(ConnectionTable(10, 1, proxies)))
     async with grpc.aio.insecure_channel(f"{LOOPBACK}:{made.port}") as channel:

@@ -1,4 +1,4 @@
-"""The SDK's gRPC client of A2A 0.3: its service stands on the same port, and its calls go to the default agent."""
+"""The SDK's gRPC client of A2A 0.3: its service is on the same port, and its calls go to the default agent."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_client_streams_subscribes_and_cancels(client: CompatGrpcTransport
     assert last.status_update.status.state == a2a.TaskState.TASK_STATE_CANCELED
 
 
-async def test_card_is_spelled_as_the_protobuf_has_it(channel: grpc.aio.Channel) -> None:
+async def test_card_has_the_form_of_the_protobuf(channel: grpc.aio.Channel) -> None:
     row = V0_3.rows["GetAgentCard"]
     read = channel.unary_unary(
         f"/{V0_3.name}/GetAgentCard",

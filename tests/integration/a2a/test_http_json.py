@@ -1,4 +1,4 @@
-"""The HTTP+JSON binding: the six operations and the type of what they answer."""
+"""The HTTP+JSON binding: the six operations and the content types of their responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_the_operations_answer_bare_objects(rig: Rig) -> None:
     assert (cancelled.status_code, cancelled.json()["id"]) == (200, task["id"])
 
 
-async def test_bare_message_goes_out_as_a_message(rig: Rig) -> None:
+async def test_bare_message_is_answered_as_a_message(rig: Rig) -> None:
     sent = await rig.http.post("/agents/echo/message:send", json=rig.message("message hi"))
     assert set(sent.json()) == {"message"}
 
@@ -46,7 +46,7 @@ async def test_pages_hold_every_task_once_newest_first(rig: Rig) -> None:
         assert times == sorted(times, reverse=True)
 
 
-async def test_list_takes_filters_and_leaves_artifacts_out_unless_asked(rig: Rig) -> None:
+async def test_list_applies_filters_and_omits_artifacts_by_default(rig: Rig) -> None:
     done, waiting = await rig.send("hello"), await rig.send("ask which?")
     for state, expected in (("COMPLETED", done), ("INPUT_REQUIRED", waiting)):
         query = {"status": f"TASK_STATE_{state}"}
@@ -71,7 +71,7 @@ async def test_list_takes_filters_and_leaves_artifacts_out_unless_asked(rig: Rig
         (None, f"application/json, {A2A}", A2A),
     ],
 )
-async def test_success_has_the_type_of_the_request_else_the_one_that_is_accepted(
+async def test_response_has_the_request_content_type_or_an_accepted_one(
     rig: Rig, sent: str | None, accept: str, answered: str
 ) -> None:
     headers = {"Accept": accept} | ({"Content-Type": sent} if sent else {})

@@ -1,4 +1,4 @@
-"""A kept connection is served, from the head that it showed before, what a connection of its own would be served."""
+"""A keep-alive connection with a cached request head is served like a new connection."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ CONTENT_TYPE_NOT_SUPPORTED = -32005
 
 
 @dataclass
-class Kept:
-    """One connection; every request on it has the same head, so their bodies have one length."""
+class KeptConnection:
+    """One connection. All requests on it have the same head, so their bodies have equal length."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def ask(self, body: bytes, media_type: str = "application/json") -> tuple[int, bytes]:
-        """Status and body of what is answered; the request is one piece."""
+        """Sends the request in one piece; returns the status and the body of the response."""
         head = (
             f"POST /agents/echo HTTP/1.1\r\nHost: x\r\nContent-Type: {media_type}\r\n"
             "A2A-Version: 1.0\r\n"
@@ -59,19 +59,19 @@ class Kept:
 
 
 @asynccontextmanager
-async def connect(rig: Rig) -> AsyncGenerator[Kept]:
+async def connect(rig: Rig) -> AsyncGenerator[KeptConnection]:
     async with asyncio.timeout(WITHIN_S):
         url = urlsplit(rig.url)
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
         try:
-            yield Kept(reader, writer)
+            yield KeptConnection(reader, writer)
         finally:
             writer.close()
 
 
 @pytest.fixture
 def called(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of requests whose head was read; those of known heads are served otherwise."""
+    """The paths of requests whose head was parsed; those with a cached head bypass it."""
     paths: list[str] = []
     real = type(rig.face).__call__
 
@@ -104,7 +104,7 @@ async def test_each_call_is_answered_with_its_own_id_and_its_own_content(
     assert len(called) == 1
 
 
-async def test_calls_with_the_head_of_one_that_was_good_are_judged_by_themselves(
+async def test_calls_with_a_cached_head_are_checked_individually(
     rig: Rig, called: list[str]
 ) -> None:
     good = write(rig, "one", 1)
@@ -120,9 +120,7 @@ async def test_calls_with_the_head_of_one_that_was_good_are_judged_by_themselves
     assert len(called) == 1
 
 
-async def test_content_type_that_is_not_served_is_refused_each_time(
-    rig: Rig, called: list[str]
-) -> None:
+async def test_unsupported_content_type_is_refused_each_time(rig: Rig, called: list[str]) -> None:
     async with connect(rig) as kept:
         for _ in range(3):
             _, answered = await kept.ask(write(rig, "one", 1), "text/plain")
@@ -131,9 +129,7 @@ async def test_content_type_that_is_not_served_is_refused_each_time(
     assert rig.counted() == 0
 
 
-async def test_stream_on_a_head_that_was_read_for_an_answer_and_the_other_way_round(
-    rig: Rig, called: list[str]
-) -> None:
+async def test_stream_and_unary_calls_share_a_cached_head(rig: Rig, called: list[str]) -> None:
     longest = len(write(rig, "one", 1, "SendStreamingMessage"))
     async with connect(rig) as kept:
         for method in ("SendMessage", "SendStreamingMessage", "SendMessage"):
@@ -154,9 +150,7 @@ async def test_key_that_was_revoked_between_two_calls_is_refused(
     assert len(called) == 1
 
 
-async def test_agent_that_was_taken_away_between_two_calls_is_unknown(
-    rig: Rig, called: list[str]
-) -> None:
+async def test_agent_removed_between_two_calls_is_unknown(rig: Rig, called: list[str]) -> None:
     async with connect(rig) as kept:
         assert (await kept.ask(write(rig, "one", 1)))[0] == 200
         rig.peers.replace([])
@@ -164,7 +158,7 @@ async def test_agent_that_was_taken_away_between_two_calls_is_unknown(
     assert len(called) == 1
 
 
-def test_what_stands_before_the_face_is_asked_each_time(rig: Rig) -> None:
+def test_head_cache_is_off_when_middleware_guards_the_face(rig: Rig) -> None:
     def wrap(rest: Any) -> FaceRouter:  # noqa: ANN401  an ASGI application
         return FaceRouter(rig.face, rest, Requests(SystemIds()))
 

@@ -1,4 +1,4 @@
-"""What agents bring has a limit, and what is large is read piece by piece."""
+"""Outputs of agents are limited, and large ones are read in pieces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def limit(rig: Rig, limits: OutputLimits) -> None:
 
 @pytest.mark.parametrize("size", [100, 20_000, 700_000])
 @pytest.mark.parametrize("artifacts", [1, 4], ids=["one artifact", "many"])
-async def test_agent_that_brings_too_much_is_stopped_and_what_came_stays(
+async def test_agent_over_the_output_limit_is_stopped_and_its_output_so_far_stays(
     rig: Rig, size: int, artifacts: int
 ) -> None:
     limits = OutputLimits(3 * size, 3 * size * artifacts)
@@ -63,10 +63,10 @@ async def test_agent_that_brings_too_much_is_stopped_and_what_came_stays(
     task = await rig.call("GetTask", {"id": task_id})
     texts = ["".join(part["text"] for part in one["parts"]) for one in task["artifacts"]]
     assert "".join(texts) == "x" * 3 * size
-    await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent is told to stop")
+    await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent receives the cancel")
 
 
-async def test_agent_whose_statuses_bring_ever_more_metadata_is_stopped(rig: Rig) -> None:
+async def test_agent_whose_status_metadata_grows_without_bound_is_stopped(rig: Rig) -> None:
     async def story(turn: Turn) -> None:
         task = await turn.open()
         status: JsonObject = {"state": "TASK_STATE_WORKING"}
@@ -86,10 +86,10 @@ async def test_agent_whose_statuses_bring_ever_more_metadata_is_stopped(rig: Rig
     status = events[-1].result["statusUpdate"]["status"]
     assert status["state"] == "TASK_STATE_FAILED"
     assert "memory.budget_bytes" in status["message"]["parts"][0]["text"]
-    await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent is told to stop")
+    await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent receives the cancel")
 
 
-async def test_an_artifact_of_exactly_the_limit_is_taken(rig: Rig) -> None:
+async def test_an_artifact_of_exactly_the_limit_is_accepted(rig: Rig) -> None:
     limit(rig, OutputLimits(3_000, 3_000))
     bring(rig, *["x" * 1_000] * 3)
     events = await rig.collect("SendStreamingMessage", rig.message("go"))
@@ -98,7 +98,7 @@ async def test_an_artifact_of_exactly_the_limit_is_taken(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("size", [LARGE_BYTES // 8, LARGE_BYTES // 2, LARGE_BYTES])
-async def test_a_task_is_the_same_however_it_is_read(rig: Rig, size: int) -> None:
+async def test_a_task_is_equal_over_every_way_to_read_it(rig: Rig, size: int) -> None:
     bring(rig, *[f"{number}ä" * (size // 3) for number in range(4)])
     events = await rig.collect("SendStreamingMessage", rig.message("go"))
     params: JsonObject = {"id": events[0].result["task"]["id"]}
@@ -119,7 +119,7 @@ async def test_a_task_is_the_same_however_it_is_read(rig: Rig, size: int) -> Non
 
 
 @pytest.mark.parametrize("binding", ["JSON-RPC", "HTTP+JSON", "0.3"])
-async def test_a_large_task_that_is_cancelled_is_answered_as_it_stands_in_the_store(
+async def test_cancel_of_a_large_task_is_answered_from_the_store(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, binding: str
 ) -> None:
     async def story(turn: Turn) -> None:
@@ -158,7 +158,7 @@ async def test_a_large_task_that_is_cancelled_is_answered_as_it_stands_in_the_st
     assert cancelled["status"]["state"] in {"TASK_STATE_CANCELED", "canceled"}
 
 
-async def test_a_task_whose_whole_content_is_gone_is_read_from_its_frames(rig: Rig) -> None:
+async def test_a_task_without_its_assembled_content_is_read_from_its_frames(rig: Rig) -> None:
     bring(rig, *["x" * LARGE_BYTES] * 2)
     events = await rig.collect("SendStreamingMessage", rig.message("go"))
     params: JsonObject = {"id": events[0].result["task"]["id"]}
@@ -171,7 +171,7 @@ async def test_a_task_whose_whole_content_is_gone_is_read_from_its_frames(rig: R
     assert after["artifacts"] == before["artifacts"]
 
 
-async def test_a_large_task_that_goes_on_without_some_of_its_chunks_is_answered_with_the_rest(
+async def test_a_large_running_task_with_lost_chunks_is_answered_with_the_rest(
     rig: Rig,
 ) -> None:
     rest, texts = asyncio.Event(), [letter * LARGE_BYTES for letter in "abc"]
@@ -209,12 +209,12 @@ async def test_a_large_task_that_goes_on_without_some_of_its_chunks_is_answered_
 
 
 @pytest.mark.parametrize("size", [1_000, 20_000, 300_000])
-async def test_a_task_that_goes_on_is_the_same_however_it_is_read(rig: Rig, size: int) -> None:
+async def test_a_running_task_is_equal_over_every_way_to_read_it(rig: Rig, size: int) -> None:
     rest = asyncio.Event()
 
     async def story(turn: Turn) -> None:
         for number in range(4):
-            # Chunks that are equal share what is stored, and one stands in another.
+            # Equal chunks share one blob, and one chunk is contained in another.
             text = "z" * (size if number < 2 else 2 * size)
             await turn.artifact(text, artifact_id="a", append=number > 0, last=False)
         await turn.artifact("ö", artifact_id="b")

@@ -1,4 +1,4 @@
-"""The examples of "life of a task" as they are written there: a picture is made, and changed in the same context."""
+"""The examples of "life of a task" as written there: a picture is generated, and changed in the same context."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def painter(rig: Rig) -> Rig:
 
 
 async def post(rig: Rig, body: bytes | str, version: str | None = None) -> Answer:
-    """The answer to a body as it is; no version header is what the text sends."""
+    """Sends a body unchanged; like the text, without a version header by default."""
     headers = {"Authorization": f"Bearer {OWNER}", "Content-Type": "application/json"}
     headers |= {"A2A-Version": version} if version else {}
     async with httpx.AsyncClient(base_url=rig.url, headers=headers, timeout=20) as http:
@@ -86,7 +86,7 @@ async def post(rig: Rig, body: bytes | str, version: str | None = None) -> Answe
 
 
 def spell(text: str, method: str) -> bytes:
-    """A body of the text under the name that a version has for the method, and in its words."""
+    """Returns a body of the text with the method name and the form of a version."""
     body = orjson.loads(text)
     body["method"] = method
     if method == "SendMessage":
@@ -97,7 +97,7 @@ def spell(text: str, method: str) -> bytes:
 
 
 def name_ids(task: Answer) -> str:
-    """A task with its own ids and times by their names, and without its history, to be compared with others."""
+    """Returns a task with its ids replaced by names, and without times and history, for comparison."""
     shown = {name: value for name, value in task.items() if name not in {"history", "status"}}
     status = {"state": task["status"]["state"]}
     text = orjson.dumps({**shown, "status": status}, option=orjson.OPT_SORT_KEYS).decode()
@@ -151,7 +151,7 @@ async def test_change_of_the_picture_is_a_new_task_in_the_context_of_the_first(
     painter: Rig, method: str
 ) -> None:
     made = (await post(painter, MAKE))["result"]
-    # Ids are the server's: those of the text stand for what the first answer said.
+    # Ids are minted by the server: replace those of the text with those of the first answer.
     text = CHANGE.replace("ctx-conversation-abc", made["contextId"])
     text = text.replace("task-boat-gen-123", made["id"])
     version = "1.0" if method == "SendMessage" else None

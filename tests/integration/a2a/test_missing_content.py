@@ -1,4 +1,4 @@
-"""Content that the blob store has lost: the rest is answered, what is missing is named, and no list fails for it."""
+"""Content that the blob store has lost: the rest is answered, the missing parts are named, and no list fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 def list_lost(task: Answer) -> list[str]:
-    """The hashes of the parts that stand for missing content, in artifacts and in history."""
+    """Returns the hashes of the placeholder parts in artifacts and history."""
     holders = [*task.get("artifacts", []), *task.get("history", [])]
     parts = [part for holder in holders for part in holder["parts"]]
     return [
@@ -32,7 +32,7 @@ async def verify(server: Server, blobs: Path) -> VerifyReport:
 
 
 @pytest.mark.parametrize("large", ["answer", "question", "both"])
-async def test_task_whose_content_is_gone_is_answered_with_the_rest(
+async def test_task_with_lost_content_is_answered_with_the_rest(
     engine_server: Server, tmp_path: Path, large: str
 ) -> None:
     blobs = tmp_path / "blobs"
@@ -42,7 +42,7 @@ async def test_task_whose_content_is_gone_is_answered_with_the_rest(
         damaged = await rig.send(text[large])
         assert (await verify(engine_server, blobs)).lines == []
         [*kept] = [path for path in blobs.rglob("*") if path.is_file()]
-        assert kept, "some of it stands in blobs"
+        assert kept, "some of it is stored in blobs"
         shutil.rmtree(blobs)
 
         found = await rig.call("GetTask", {"id": damaged["id"]})
@@ -72,7 +72,7 @@ async def test_task_whose_content_is_gone_is_answered_with_the_rest(
         )
 
 
-async def test_content_of_another_length_is_found(engine_server: Server, tmp_path: Path) -> None:
+async def test_content_of_another_length_is_detected(engine_server: Server, tmp_path: Path) -> None:
     blobs = tmp_path / "blobs"
     async with run_rig(engine_server, blobs) as rig:
         await rig.send("big")

@@ -1,4 +1,4 @@
-"""Conversations: by task id, by context id, and what an ended task still takes."""
+"""Conversations: by task id, by context id, and what an ended task still accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("LT-5", "ID-4", "ID-5")
-async def test_message_with_a_task_id_goes_on_with_that_task(rig: Rig) -> None:
+async def test_message_with_a_task_id_continues_that_task(rig: Rig) -> None:
     asked = await rig.send("ask which colour?")
     assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     done = await rig.send("blue", taskId=asked["id"])
@@ -26,7 +26,7 @@ async def test_message_with_a_task_id_goes_on_with_that_task(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("LT-4", "LT-11", "ID-3")
-async def test_message_with_a_context_id_makes_a_new_task_in_that_context(rig: Rig) -> None:
+async def test_message_with_a_context_id_creates_a_new_task_in_that_context(rig: Rig) -> None:
     first = await rig.send("hello")
     second = await rig.send("again", contextId=first["contextId"])
     assert second["id"] != first["id"]
@@ -42,7 +42,7 @@ async def test_message_with_a_context_id_makes_a_new_task_in_that_context(rig: R
 
 
 @pytest.mark.requirement("LT-4", "LT-20")
-async def test_context_id_of_the_caller_is_kept_and_is_its_own(rig: Rig) -> None:
+async def test_context_id_of_the_caller_is_kept_and_is_scoped_to_it(rig: Rig) -> None:
     mine = await rig.send("hello", contextId="my-context")
     assert mine["contextId"] == "my-context"
     other = await rig.post(
@@ -56,7 +56,7 @@ async def test_context_id_of_the_caller_is_kept_and_is_its_own(rig: Rig) -> None
 
 
 @pytest.mark.requirement("LT-5", "ID-3")
-async def test_task_with_the_context_of_another_is_refused(rig: Rig) -> None:
+async def test_task_id_with_another_tasks_context_is_refused(rig: Rig) -> None:
     one, other = await rig.send("ask which?"), await rig.send("hello")
     wrong = rig.message("blue", taskId=one["id"], contextId=other["contextId"])
     error = await rig.refuse("SendMessage", wrong)
@@ -68,7 +68,7 @@ async def test_task_with_the_context_of_another_is_refused(rig: Rig) -> None:
 
 @pytest.mark.requirement("LT-5")
 @pytest.mark.parametrize("task_id", ["nothing", "task_3701m7x0jafkdbfenfhck7t5ws98", "task_x~1"])
-async def test_message_to_an_unknown_task_is_not_found_and_makes_none(
+async def test_message_to_an_unknown_task_is_not_found_and_creates_none(
     rig: Rig, task_id: str
 ) -> None:
     before = rig.list_keys()
@@ -79,7 +79,7 @@ async def test_message_to_an_unknown_task_is_not_found_and_makes_none(
     assert rig.list_keys() == before
 
 
-async def test_task_of_another_caller_looks_like_none(rig: Rig) -> None:
+async def test_task_of_another_caller_equals_an_unknown_one(rig: Rig) -> None:
     task = await rig.send("ask which?")
     calls = {
         "GetTask": {"id": task["id"]},
@@ -94,7 +94,7 @@ async def test_task_of_another_caller_looks_like_none(rig: Rig) -> None:
     assert listed.json()["result"]["tasks"] == []
 
 
-async def test_task_of_one_agent_is_unknown_at_the_address_of_another(rig: Rig) -> None:
+async def test_task_of_one_agent_is_unknown_at_another_agents_address(rig: Rig) -> None:
     task = await rig.send("ask which?")
     calls = {
         "GetTask": {"id": task["id"]},
@@ -146,7 +146,9 @@ async def test_message_after_a_task_belongs_to_that_task(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("LT-5")
-async def test_stream_of_a_follow_up_begins_with_the_task_and_goes_on_from_there(rig: Rig) -> None:
+async def test_stream_of_a_follow_up_starts_with_the_task_and_continues_from_there(
+    rig: Rig,
+) -> None:
     asked = await rig.send("ask which?")
     events = await rig.collect("SendStreamingMessage", rig.message("blue", taskId=asked["id"]))
     assert events[0].result["task"]["id"] == asked["id"]
@@ -157,7 +159,7 @@ async def test_stream_of_a_follow_up_begins_with_the_task_and_goes_on_from_there
     assert len(shown) == 1
 
 
-async def test_answer_with_the_id_of_an_earlier_message_reaches_the_agent(rig: Rig) -> None:
+async def test_answer_reusing_an_earlier_message_id_reaches_the_agent(rig: Rig) -> None:
     asked = await rig.send("ask which?")
     answer = rig.message("blue", taskId=asked["id"])
     message = answer["message"]

@@ -1,4 +1,4 @@
-"""A message names an artifact that several tasks have: its caller is asked which one is meant (LT-19)."""
+"""A message names an artifact that several tasks have: the gateway asks the caller which one is meant (LT-19)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 CONTEXT: Final = "boats"
 NAME: Final = "result"
-"""What the artifact of every script is called."""
+"""The artifact name in every script."""
 
 
 async def draw_two(rig: Rig) -> list[Answer]:
-    """Two tasks of one context beside each other; each brings an artifact of the same name."""
+    """Runs two tasks of one context in parallel; each returns an artifact of the same name."""
     rig.peer.hold()
     sending = [
         asyncio.create_task(rig.send(f"report {what}", contextId=CONTEXT))
@@ -43,7 +43,7 @@ async def draw_two(rig: Rig) -> list[Answer]:
 
 
 async def await_end(rig: Rig, task: str) -> Answer:
-    """A task once it has ended."""
+    """Returns a task once it has ended."""
     shown: Answer = {}
 
     async def has_ended() -> bool:
@@ -56,13 +56,13 @@ async def await_end(rig: Rig, task: str) -> Answer:
 
 
 async def ask(rig: Rig, *names: str, **members: Json) -> Answer:
-    """What a caller reads who names artifacts of the context."""
+    """Sends a message that names artifacts of the context; returns its task."""
     metadata: Json = {NAMED: [*(names or (NAME,))], "urn:example:trip": 1}
     return await rig.send("echo make it red", contextId=CONTEXT, metadata=metadata, **members)
 
 
 def read_form(task: Answer) -> Answer:
-    """The question as a program reads it."""
+    """Returns the machine-readable form of the question."""
     parts = task["status"]["message"]["parts"]
     (form,) = [part["data"][PERMISSION] for part in parts if "data" in part]
     return cast("Answer", form)
@@ -73,13 +73,13 @@ def list_candidates(task: Answer) -> list[Answer]:
 
 
 def find_sent(rig: Rig) -> list[Answer]:
-    """What the agent got of the message that named something."""
+    """Returns the messages that the agent received after the question."""
     return [cast("Answer", one) for one in rig.peer.messages if "red" in str(one)]
 
 
 @pytest.mark.requirement("LT-19", "ID-9")
 @pytest.mark.parametrize("by", ["number", "artifact", "task"])
-async def test_the_answer_says_which_one_and_the_agent_gets_the_message(
+async def test_the_answer_selects_the_artifact_and_the_agent_gets_the_message(
     rig: Rig, tmp_path: Path, by: str
 ) -> None:
     boat, ship = await draw_two(rig)
@@ -100,10 +100,14 @@ async def test_the_answer_says_which_one_and_the_agent_gets_the_message(
     remote = {boat["id"]: "report boat", ship["id"]: "report ship"}[two["task"]]
     (reference,) = sent["referenceTaskIds"]
     assert remote in str(rig.peer.tasks[reference].record)
-    own, told = sent["parts"]
+    own, reference_part = sent["parts"]
     assert own == {"text": "echo make it red"}
-    assert told["metadata"] == {REFERENCE: {"artifact": NAME}}
-    assert told["data"] == {"name": NAME, "artifactId": "artifact-1", "version": two["version"]}
+    assert reference_part["metadata"] == {REFERENCE: {"artifact": NAME}}
+    assert reference_part["data"] == {
+        "name": NAME,
+        "artifactId": "artifact-1",
+        "version": two["version"],
+    }
     assert sent["metadata"] == {"urn:example:trip": 1}
     assert not [known for known in (boat["id"], ship["id"], "art_") if known in str(sent)]
     record = cast("Answer", await rig.service.read(OWNER, GetRecord(asked["id"])))
@@ -115,7 +119,7 @@ async def test_the_answer_says_which_one_and_the_agent_gets_the_message(
 
 
 @pytest.mark.requirement("LT-19")
-async def test_an_answer_that_fits_none_is_asked_again(rig: Rig) -> None:
+async def test_an_answer_that_matches_no_candidate_is_asked_again(rig: Rig) -> None:
     await draw_two(rig)
     asked = await ask(rig)
     again = asked
@@ -145,7 +149,7 @@ async def test_an_answer_that_fits_none_is_asked_again(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("LT-19")
-async def test_streams_end_where_it_is_asked_and_go_on_with_the_answer(rig: Rig) -> None:
+async def test_streams_end_at_the_question_and_continue_with_the_answer(rig: Rig) -> None:
     await draw_two(rig)
     metadata: Json = {NAMED: [NAME]}
     params = rig.message("echo make it red", contextId=CONTEXT, metadata=metadata)
@@ -158,7 +162,7 @@ async def test_streams_end_where_it_is_asked_and_go_on_with_the_answer(rig: Rig)
 
 
 @pytest.mark.requirement("LT-19", "CMD-15")
-async def test_a_task_that_is_asked_about_can_be_cancelled(rig: Rig) -> None:
+async def test_a_task_waiting_for_the_selection_can_be_cancelled(rig: Rig) -> None:
     await draw_two(rig)
     asked = await ask(rig)
     await rig.call("CancelTask", {"id": asked["id"]})
@@ -170,31 +174,31 @@ async def test_a_task_that_is_asked_about_can_be_cancelled(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("LT-19")
-async def test_what_is_clear_is_not_asked(rig: Rig) -> None:
+async def test_an_unambiguous_name_is_not_asked_about(rig: Rig) -> None:
     boat, _ = await draw_two(rig)
     done = await ask(rig, referenceTaskIds=[boat["id"]])
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
     (sent,) = find_sent(rig)
     assert len(sent["referenceTaskIds"]) == 1
-    # The follow-up has made the next version, and went on from one of the two: two are left.
+    # The follow-up created the next version of one of the two: two candidates are left.
     other = await ask(rig)
     assert [one["task"] for one in list_candidates(other)][-1] == done["id"]
     assert len(list_candidates(other)) == 2
     alone = await rig.send("report", contextId="alone")
     metadata: Json = {NAMED: [NAME, "nothing"]}
-    told = await rig.send("echo it is red", contextId="alone", metadata=metadata)
-    assert told["status"]["state"] == "TASK_STATE_COMPLETED"
+    done_alone = await rig.send("echo it is red", contextId="alone", metadata=metadata)
+    assert done_alone["status"]["state"] == "TASK_STATE_COMPLETED"
     sent = find_sent(rig)[-1]
     (reference,) = sent["referenceTaskIds"]
     assert "report" in str(rig.peer.tasks[reference].record)
     assert alone["id"] not in str(sent)
-    assert await read_warnings(rig, told["id"], "owner-token") == [
+    assert await read_warnings(rig, done_alone["id"], "owner-token") == [
         "the message names an artifact that no task of its context has; it is sent without the name"
     ]
 
 
 @pytest.mark.requirement("LT-19")
-async def test_another_agent_gets_the_artifact_that_was_meant(
+async def test_another_agent_gets_the_selected_artifact(
     engine_server: Server, tmp_path: Path
 ) -> None:
     async with (
@@ -221,7 +225,7 @@ async def test_another_agent_gets_the_artifact_that_was_meant(
 
 
 @pytest.mark.requirement("LT-19")
-async def test_a_client_of_0_3_is_asked_in_its_own_words(rig: Rig) -> None:
+async def test_a_v03_client_is_asked_in_its_own_form(rig: Rig) -> None:
     await draw_two(rig)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=rig.url, headers=headers, timeout=20) as http:
@@ -243,7 +247,7 @@ async def test_a_client_of_0_3_is_asked_in_its_own_words(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("names", ["boat", [1], [NAME, ""], [f"n{number}" for number in range(9)]])
-async def test_names_that_are_none_are_refused(rig: Rig, names: Json) -> None:
+async def test_malformed_names_are_refused(rig: Rig, names: Json) -> None:
     metadata: Json = {NAMED: names}
     error = await rig.refuse("SendMessage", rig.message("hello", metadata=metadata))
     assert error["code"] == -32602
@@ -251,7 +255,7 @@ async def test_names_that_are_none_are_refused(rig: Rig, names: Json) -> None:
     assert rig.counted() == 0
 
 
-async def test_a_message_to_a_task_names_none(rig: Rig) -> None:
+async def test_a_message_to_a_task_cannot_name_artifacts(rig: Rig) -> None:
     task = await rig.send("ask which?")
     metadata: Json = {NAMED: [NAME]}
     error = await rig.refuse("SendMessage", rig.message("b", taskId=task["id"], metadata=metadata))
@@ -259,7 +263,7 @@ async def test_a_message_to_a_task_names_none(rig: Rig) -> None:
     assert error["data"][1]["fieldViolations"][0]["field"] == f"message.metadata.{NAMED}"
 
 
-async def test_answers_at_once_count_once(rig: Rig) -> None:
+async def test_concurrent_answers_count_once(rig: Rig) -> None:
     await draw_two(rig)
     asked = await ask(rig)
     answers = [rig.message(said, taskId=asked["id"]) for said in ("1", "2")]
@@ -273,7 +277,7 @@ async def test_answers_at_once_count_once(rig: Rig) -> None:
 
 
 def decide(rig: Rig, task: Answer, option: str, name: str) -> Answer:
-    """The typed answer to what a task asks."""
+    """Returns the typed answer to the task's question."""
     form = read_form(task)
     typed: Json = {
         **{key: form[key] for key in ("action_id", "rev", "digest")},
@@ -286,13 +290,13 @@ def decide(rig: Rig, task: Answer, option: str, name: str) -> Answer:
 
 
 @pytest.mark.requirement("LT-19")
-async def test_what_was_meant_is_judged_by_the_rules_as_it_goes(rig: Rig) -> None:
+async def test_the_selected_artifact_is_checked_by_the_rules_before_the_send(rig: Rig) -> None:
     await draw_two(rig)
     about: frozenset[About] = frozenset({"delegations"})
     rig.rules[0] = make_policy((Rule("ask-first", "ask", about=about),))
     asked = await ask(rig)
     assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-    # The answer goes to nobody but the gateway, so no rule speaks about it.
+    # The answer goes only to the gateway, so no rule applies to it.
     gated = await rig.send("1", taskId=asked["id"])
     assert gated["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
     shown = read_form(gated)["subject"]["content"]
@@ -305,7 +309,7 @@ async def test_what_was_meant_is_judged_by_the_rules_as_it_goes(rig: Rig) -> Non
 
 
 @pytest.mark.requirement("LT-19")
-async def test_whoever_wants_none_of_them_ends_the_task(rig: Rig) -> None:
+async def test_declining_all_candidates_ends_the_task(rig: Rig) -> None:
     await draw_two(rig)
     asked = await ask(rig)
     ended = (await rig.call("SendMessage", decide(rig, asked, "cancel", "d-1")))["task"]

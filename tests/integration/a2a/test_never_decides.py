@@ -1,4 +1,4 @@
-"""What an agent wants leave for waits in every binding and version, whatever is said to it."""
+"""A task that waits for permission keeps waiting in every binding and version, whatever text is sent to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_state(task: JsonObject) -> str:
 
 
 @pytest.mark.requirement("CHN-7", "VAL-4")
-async def test_words_of_any_binding_and_version_leave_the_question_open(
+async def test_text_in_any_binding_and_version_leaves_the_approval_open(
     rig: Rig, speakers: dict[str, Speaker]
 ) -> None:
     for name, speaker in speakers.items():

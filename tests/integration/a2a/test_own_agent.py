@@ -1,4 +1,4 @@
-"""The gateway's own agent at the root and at ``/agents/passerelle``: its cards, its operations, and who may use it."""
+"""The gateway's own agent at the root and at ``/agents/passerelle``: cards, operations, and permissions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CARD = "/.well-known/agent-card.json"
 PLACES = ("", f"/agents/{ROUTER}")
 
 
-def skilled(*ids: str) -> list[Json]:
+def make_skills(*ids: str) -> list[Json]:
     return [{"id": one, "name": one, "description": one, "tags": ["t"]} for one in ids]
 
 
@@ -35,8 +35,8 @@ async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asyn
         ScriptedPeer("other") as other,
         run_rig(engine_server, tmp_path, settings, [other]) as opened,
     ):
-        opened.peer.card = {**opened.peer.card, "skills": skilled("say", "echo")}
-        other.card = {**other.card, "skills": skilled("say", "paint")}
+        opened.peer.card = {**opened.peer.card, "skills": make_skills("say", "echo")}
+        other.card = {**other.card, "skills": make_skills("say", "paint")}
         yield opened
 
 
@@ -47,7 +47,7 @@ async def read(rig: Rig, path: str, **headers: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_public_card_names_no_agent_and_leads_here(rig: Rig, place: str) -> None:
+async def test_public_card_names_no_agent_and_points_to_the_gateway(rig: Rig, place: str) -> None:
     card = await read(rig, f"{place}{CARD}")
     assert card["name"] == "Passerelle"
     assert [one["id"] for one in card["skills"]] == ["delegate"]
@@ -63,7 +63,7 @@ async def test_public_card_names_no_agent_and_leads_here(rig: Rig, place: str) -
     assert old.json()["url"] == f"{rig.url}/agents/{ROUTER}"
 
 
-async def test_extended_card_has_what_the_agents_of_the_caller_can_do(rig: Rig) -> None:
+async def test_extended_card_lists_the_skills_of_the_callers_agents(rig: Rig) -> None:
     for key, skills in (
         (OWNER, ["delegate", "say", "echo", "paint"]),
         ("narrow-key", ["delegate"]),
@@ -106,7 +106,7 @@ async def test_every_operation_works_as_at_an_agent(rig: Rig, place: str) -> Non
     assert (await rig.http.get(f"/agents/echo/tasks/{task['id']}")).status_code == 404
 
 
-async def test_caller_sees_the_own_agent_by_its_agents_and_gets_no_other_one(rig: Rig) -> None:
+async def test_own_agent_routes_only_to_agents_that_the_caller_may_call(rig: Rig) -> None:
     await rig.post("SendMessage", rig.message("hello"), agent=ROUTER)
     sent = rig.counted()
     narrow = {"Authorization": "Bearer narrow-key"}
@@ -116,25 +116,25 @@ async def test_caller_sees_the_own_agent_by_its_agents_and_gets_no_other_one(rig
     assert "'gone' is out of reach" in str(task["status"])
     assert "echo" not in str(task)
     assert rig.counted() == sent
-    # What one of its agents would not do for it, the gateway's own agent does not do either.
+    # An operation that the caller may not use at its agents is refused here as well.
     till = {"Authorization": "Bearer till-key"}
     denied = await rig.post("SendMessage", rig.message("hello"), agent=ROUTER, **till)
     assert denied.json()["error"]["code"] == -32603
     reader = {"Authorization": "Bearer reader-key"}
     denied = await rig.post("SendMessage", rig.message("hello"), agent=ROUTER, **reader)
     assert "a2a:call" in denied.json()["error"]["message"]
-    nobody = await rig.http.post("/", json={}, headers={"Authorization": "Bearer nobody"})
-    assert nobody.status_code == 401
+    unknown = await rig.http.post("/", json={}, headers={"Authorization": "Bearer nobody"})
+    assert unknown.status_code == 401
 
 
-async def test_profile_of_another_form_is_refused_by_its_field(rig: Rig) -> None:
+async def test_malformed_profile_is_refused_by_its_field(rig: Rig) -> None:
     params = rig.message("hello", metadata={PROFILE: {"tier": "expert"}})
     error = await rig.refuse("SendMessage", params, agent=ROUTER)
     assert error["code"] == -32602
     assert f"message.metadata.{PROFILE}.tier" in str(error)
 
 
-async def test_media_types_that_the_caller_takes_choose_the_agent(rig: Rig) -> None:
+async def test_accepted_media_types_select_the_agent(rig: Rig) -> None:
     rig.peer.card = {**rig.peer.card, "defaultOutputModes": ["image/png"], "skills": []}
     params = rig.message("hello", configuration={"acceptedOutputModes": ["text/plain"]})
     task = (await rig.call("SendMessage", params, agent=ROUTER))["task"]

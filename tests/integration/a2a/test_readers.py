@@ -1,4 +1,4 @@
-"""Many readers of one stream: equal bytes for all, on every instance, and nobody waits for one that does not read."""
+"""Many readers of one stream: equal bytes for all, on every instance, and a stalled reader delays no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 PIECES: Final = 400
 PIECE_BYTES: Final = 15_000
-"""Just small enough to stand in its event; all together far more than sockets and queues hold."""
+"""Just small enough to be stored in its event; all together far more than sockets and queues hold."""
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def flood(turn: Turn) -> None:
 
 
 async def read_all(rig: Rig, task_id: str, into: list[Event]) -> None:
-    """Subscribes, and reads to the end."""
+    """Subscribes and reads to the end."""
     async with rig.stream("SubscribeToTask", {"id": task_id}) as events:
         into.append(await anext(events))
         into += [event async for event in events]
@@ -42,7 +42,7 @@ async def read_all(rig: Rig, task_id: str, into: list[Event]) -> None:
 
 @contextmanager
 def open_stalled(rig: Rig, task_id: str) -> Generator[socket.socket]:
-    """A subscriber that has sent its request and reads nothing, with as little room as a socket can have."""
+    """Opens a subscriber that sends its request and reads nothing, with the smallest socket buffer."""
     address = urlsplit(rig.url)
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -56,7 +56,7 @@ def open_stalled(rig: Rig, task_id: str) -> Generator[socket.socket]:
 
 
 def read_rest(raw: socket.socket) -> bytes:
-    """Everything up to the end of the connection."""
+    """Reads up to the end of the connection."""
     raw.settimeout(10)
     content = b""
     while piece := raw.recv(1 << 20):
@@ -83,7 +83,7 @@ async def test_readers_on_two_instances_get_equal_bytes_in_equal_order(
 
 
 @pytest.mark.requirement("I3")
-async def test_reader_that_does_not_read_slows_nobody_and_misses_nothing(rig: Rig) -> None:
+async def test_stalled_reader_delays_no_other_and_misses_nothing(rig: Rig) -> None:
     rig.peer.next(flood)
     rig.peer.hold()
     rig.peer.release(1)

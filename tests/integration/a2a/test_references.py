@@ -1,4 +1,4 @@
-"""Messages that refer to earlier tasks: what their agent is told, and what the new task remembers."""
+"""Messages that refer to earlier tasks: what the agent receives, and what the new task records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def ask_scribe(rig: Rig, *references: str) -> Answer:
-    """The task of a message to the other agent."""
+    """Sends a message to the other agent; returns its task."""
     params = rig.message("hello", referenceTaskIds=list(references))
     task: Answer = (await rig.call("SendMessage", params, agent="scribe"))["task"]
     return task
@@ -88,7 +88,7 @@ async def test_another_agent_gets_the_artifacts_and_no_id(
 
 
 @pytest.mark.requirement("LT-10", "LT-13", "ANS-6")
-async def test_reference_to_no_task_of_the_caller_is_left_out_with_a_note(rig: Rig) -> None:
+async def test_reference_to_an_unknown_task_is_dropped_with_a_warning(rig: Rig) -> None:
     mine = await rig.send("hello")
     looks: list[str] = []
     for name, header in (("nothing", "owner-token"), (mine["id"], "other-key")):
@@ -108,7 +108,7 @@ async def test_reference_to_no_task_of_the_caller_is_left_out_with_a_note(rig: R
 
 
 async def read_warnings(rig: Rig, task_id: str, token: str) -> list[str]:
-    """What the runtime noted on a task about its references."""
+    """Returns the warnings about the references of a task."""
     principal = OWNER if token == "owner-token" else _OTHER
     record = cast("Answer", await rig.service.read(principal, GetRecord(task_id)))
     stream = StreamRef(StreamKind.SESSION, record["sessionId"])
@@ -129,7 +129,7 @@ async def test_message_with_too_many_references_is_refused(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("GR-8")
-async def test_what_goes_along_is_consumed_here_and_leads_to_the_run_that_produced_it(
+async def test_quoted_artifact_is_recorded_as_consumed_with_the_run_that_produced_it(
     engine_server: Server, tmp_path: Path
 ) -> None:
     async with (
@@ -151,7 +151,7 @@ async def test_what_goes_along_is_consumed_here_and_leads_to_the_run_that_produc
 
 
 @pytest.mark.requirement("LT-14", "GR-8")
-async def test_each_artifact_of_five_refinements_has_one_task_that_produced_it(rig: Rig) -> None:
+async def test_each_artifact_of_five_refinements_has_one_producing_task(rig: Rig) -> None:
     done: list[Answer] = [await rig.send("draft")]
     context = done[0]["contextId"]
     for step in range(4):
@@ -178,7 +178,7 @@ _DATA: Final[Json] = {"data": {"rows": [1, 2]}}
 
 
 def make(*parts: Json) -> Script:
-    """An agent that makes one artifact of these parts."""
+    """Returns an agent script that produces one artifact of these parts."""
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
@@ -189,7 +189,7 @@ def make(*parts: Json) -> Script:
 
 
 async def list_resolved(rig: Rig, task_id: str) -> list[ContextResolved]:
-    """What the facts of a task say of what went along with its turns."""
+    """Returns the resolved contexts in the facts of a task."""
     record = cast("Answer", await rig.service.read(OWNER, GetRecord(task_id)))
     stream = StreamRef(StreamKind.SESSION, record["sessionId"])
     entries = await rig.parts.writes.log.read_page(stream, 0)
@@ -202,13 +202,13 @@ async def list_resolved(rig: Rig, task_id: str) -> list[ContextResolved]:
 
 
 def strip(parts: list[Answer]) -> list[Answer]:
-    """Parts without what the gateway says of them."""
+    """Returns parts without the gateway's metadata."""
     return [{name: one for name, one in part.items() if name != "metadata"} for part in parts]
 
 
 @pytest.mark.requirement("LT-10")
 @pytest.mark.parametrize("binding", ["jsonrpc", "http", "0.3"])
-async def test_files_data_and_addresses_go_along_from_every_kind_of_caller(
+async def test_files_data_and_links_are_quoted_for_every_kind_of_caller(
     engine_server: Server, tmp_path: Path, binding: str
 ) -> None:
     async with (
@@ -224,7 +224,7 @@ async def test_files_data_and_addresses_go_along_from_every_kind_of_caller(
             sent = await rig.http.post("/agents/scribe/message:send", json=params)
             assert sent.status_code == 200, sent.text
         else:
-            told = {
+            sent_task = {
                 "kind": "message",
                 "role": "user",
                 "messageId": "m-1",
@@ -235,7 +235,7 @@ async def test_files_data_and_addresses_go_along_from_every_kind_of_caller(
                 "jsonrpc": "2.0",
                 "id": 1,
                 "method": "message/send",
-                "params": {"message": told},
+                "params": {"message": sent_task},
             }
             headers = {"A2A-Version": "0.3"}
             answer = (await rig.http.post("/agents/scribe", json=body, headers=headers)).json()
@@ -246,7 +246,7 @@ async def test_files_data_and_addresses_go_along_from_every_kind_of_caller(
 
 
 @pytest.mark.requirement("LT-10", "EVC-12")
-async def test_fact_says_what_went_along_and_what_did_not(
+async def test_fact_lists_what_was_quoted_and_what_was_not(
     engine_server: Server, tmp_path: Path
 ) -> None:
     async with (
@@ -254,14 +254,14 @@ async def test_fact_says_what_went_along_and_what_did_not(
         run_rig(engine_server, tmp_path / "blobs", others=[scribe]) as rig,
     ):
         small, big = await rig.send("hello"), await rig.send("big")
-        told = await ask_scribe(rig, small["id"], big["id"], "nobody's")
+        sent_task = await ask_scribe(rig, small["id"], big["id"], "nobody's")
         own = await rig.send("again", contextId=small["contextId"], referenceTaskIds=[small["id"]])
         records = [
             cast("Answer", await rig.service.read(OWNER, GetRecord(one["id"])))
             for one in (small, big)
         ]
         (first, second) = (one["artifacts"][0] for one in records)
-        (said,) = await list_resolved(rig, told["id"])
+        (said,) = await list_resolved(rig, sent_task["id"])
         assert said == ContextResolved(
             "scribe",
             (ContextItem("artifact", first["artifactId"], first["size"]),),
@@ -280,7 +280,7 @@ async def test_fact_says_what_went_along_and_what_did_not(
 
 @pytest.mark.requirement("LT-10", "GR-3", "GR-8")
 @pytest.mark.parametrize("asks", [False, True])
-async def test_message_to_a_task_that_works_or_asks_brings_what_it_refers_to(
+async def test_message_to_a_working_or_asking_task_brings_its_references(
     engine_server: Server, tmp_path: Path, *, asks: bool
 ) -> None:
     async with (
@@ -321,7 +321,7 @@ async def test_message_to_a_task_that_works_or_asks_brings_what_it_refers_to(
 
 
 @pytest.mark.requirement("SNAP-6", "EVC-12")
-async def test_context_behind_a_boundary_says_what_went_along_and_what_is_missing(
+async def test_context_after_a_boundary_lists_what_was_quoted_and_what_is_missing(
     engine_server: Server, tmp_path: Path
 ) -> None:
     async with (

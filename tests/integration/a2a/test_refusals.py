@@ -1,4 +1,4 @@
-"""What is not served, and in which envelope it is said; nothing of it reaches a peer or the store."""
+"""Refused requests and the envelope of each refusal; none reaches a peer or the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 def rpc_error(response: httpx.Response, rpc_id: object = 7) -> tuple[int, int]:
-    """HTTP status and code of a JSON-RPC error, whose form is judged on the way."""
+    """Returns the HTTP status and the code of a JSON-RPC error, and checks its form."""
     body = response.json()
     assert set(body) == {"jsonrpc", "id", "error"}
     assert set(body["error"]) == {"code", "message", "data"}
@@ -28,7 +28,7 @@ def rpc_error(response: httpx.Response, rpc_id: object = 7) -> tuple[int, int]:
 
 
 def status_error(response: httpx.Response) -> tuple[int, str]:
-    """HTTP status and reason of a Google ``Status``, whose form is judged on the way."""
+    """Returns the HTTP status and the reason of a Google ``Status``, and checks its form."""
     assert response.headers["content-type"] == "application/json"
     body = response.json()
     assert set(body) == {"error"}
@@ -57,7 +57,7 @@ RPC_TABLE: Final[list[tuple[bytes, int, object]]] = [
 ]
 
 
-async def test_json_rpc_request_that_cannot_be_served_is_refused_with_its_id(rig: Rig) -> None:
+async def test_invalid_json_rpc_request_is_refused_with_its_id(rig: Rig) -> None:
     before = rig.list_keys()
     for content, code, rpc_id in RPC_TABLE:
         response = await rig.http.post("/agents/echo", content=content, headers=JSON)
@@ -79,7 +79,7 @@ FIELDS: Final[list[tuple[JsonObject, str]]] = [
 ]
 
 
-async def test_field_that_is_wrong_is_named(rig: Rig) -> None:
+async def test_invalid_field_is_named(rig: Rig) -> None:
     before = rig.list_keys()
     for change, field in FIELDS:
         params = rig.message("hello")
@@ -97,7 +97,7 @@ async def test_field_that_is_wrong_is_named(rig: Rig) -> None:
     assert rig.list_keys() == before
 
 
-async def test_content_type_is_judged_before_the_body(rig: Rig) -> None:
+async def test_content_type_is_checked_before_the_body(rig: Rig) -> None:
     for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
         headers = {"Content-Type": media_type} if media_type else {}
         response = await rig.http.post("/agents/echo", content=b"{not json", headers=headers)
@@ -122,7 +122,7 @@ VERSIONS: Final = [
 ]
 
 
-async def test_version_is_judged_on_both_bindings(rig: Rig) -> None:
+async def test_version_is_checked_on_both_bindings(rig: Rig) -> None:
     authorization = {"Authorization": rig.http.headers["Authorization"]}
     async with httpx.AsyncClient(base_url=rig.url, headers=authorization) as http:
         for header, query, served in VERSIONS:
@@ -139,7 +139,7 @@ async def test_version_is_judged_on_both_bindings(rig: Rig) -> None:
                 assert status_error(rest) == (400, "VERSION_NOT_SUPPORTED"), (header, query)
 
 
-async def test_method_is_judged_by_the_version(rig: Rig) -> None:
+async def test_method_is_checked_against_the_version(rig: Rig) -> None:
     for version, method, code in (
         ("", "message/send", -32602),
         ("0.3", "message.send", -32602),
@@ -153,7 +153,7 @@ async def test_method_is_judged_by_the_version(rig: Rig) -> None:
         assert rpc_error(response) == (200, code), (version, method)
 
 
-async def test_missing_version_is_named_and_what_to_send_instead(rig: Rig) -> None:
+async def test_missing_version_is_refused_with_what_to_send_instead(rig: Rig) -> None:
     authorization = {"Authorization": rig.http.headers["Authorization"]}
     async with httpx.AsyncClient(base_url=rig.url, headers=authorization) as http:
         body = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": rig.message("hello")}
@@ -178,7 +178,7 @@ async def test_missing_version_is_named_and_what_to_send_instead(rig: Rig) -> No
         ("tasks/get", {"id": "task_1"}, -32600),
     ],
 )
-async def test_request_of_0_3_without_an_id_hears_first_what_else_is_wrong(
+async def test_v03_request_without_an_id_gets_its_other_error_first(
     rig: Rig, method: str, params: dict[str, object], code: int
 ) -> None:
     body = {"jsonrpc": "2.0", "method": method, "params": params}
@@ -188,7 +188,7 @@ async def test_request_of_0_3_without_an_id_hears_first_what_else_is_wrong(
         assert (answer["id"], answer["error"]["code"]) == (None, expected)
 
 
-async def test_role_may_be_the_number_of_its_enum(rig: Rig) -> None:
+async def test_role_may_be_its_enum_number(rig: Rig) -> None:
     done = await rig.send("hello", role=1)
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
     assert rig.peer.messages[0]["role"] == "ROLE_USER"
@@ -238,7 +238,7 @@ async def test_caller_without_a_credential_gets_401_in_the_envelope_of_its_bindi
     assert (nowhere.status_code, nowhere.json()["agents"]) == (404, [])
 
 
-async def test_caller_without_the_right_is_told_which_one_it_takes(rig: Rig) -> None:
+async def test_caller_without_the_scope_gets_its_name(rig: Rig) -> None:
     reader = {"Authorization": "Bearer reader-key"}
     response = await rig.post("SendMessage", rig.message("hello"), **reader)
     assert rpc_error(response) == (403, -32603)
@@ -250,10 +250,10 @@ async def test_caller_without_the_right_is_told_which_one_it_takes(rig: Rig) -> 
 
 
 @pytest.mark.parametrize("path", ["/agents", "/agents/none", "/agents/none/tasks", "/"])
-async def test_where_no_agent_is_the_answer_lists_those_that_the_caller_may_use(
+async def test_request_without_an_agent_lists_those_that_the_caller_may_use(
     rig: Rig, path: str
 ) -> None:
-    # What is posted to the root is for the gateway's own agent.
+    # A POST to the root is for the gateway's own agent.
     verbs = ("GET", "GET") if path == "/" else ("GET", "POST")
     for key, agents in (("owner-token", ["echo", "gone"]), ("narrow-key", ["gone"])):
         for verb in verbs:
@@ -266,7 +266,7 @@ async def test_where_no_agent_is_the_answer_lists_those_that_the_caller_may_use(
     assert 'passerelle_requests_total{agent="",operation="none",outcome="not_found"} 4.0' in counted
 
 
-async def test_forbidden_agent_looks_like_an_unknown_one(rig: Rig) -> None:
+async def test_forbidden_agent_equals_an_unknown_one(rig: Rig) -> None:
     narrow = {"Authorization": "Bearer narrow-key"}
     for path in ("", "/", "/tasks", "/message:send", "/nothing"):
         answers = [
@@ -277,7 +277,7 @@ async def test_forbidden_agent_looks_like_an_unknown_one(rig: Rig) -> None:
         assert answers[0].text == answers[1].text.replace("ehco", "echo")
 
 
-async def test_operation_that_is_not_granted_is_refused_whatever_it_names(rig: Rig) -> None:
+async def test_operation_without_permission_is_refused_whatever_it_names(rig: Rig) -> None:
     till = {"Authorization": "Bearer till-key"}
     mine = (await rig.post("SendMessage", rig.message("hello"))).json()["result"]["task"]["id"]
     before = rig.counted()
@@ -326,14 +326,14 @@ async def test_http_json_error_is_a_status_with_the_code_of_the_table(rig: Rig) 
         assert ("allow" in response.headers) == (status == 405)
 
 
-async def test_send_that_asks_for_push_is_refused(rig: Rig) -> None:
+async def test_send_with_a_push_config_is_refused(rig: Rig) -> None:
     configuration: JsonObject = {"taskPushNotificationConfig": {"url": "http://127.0.0.1:1/"}}
     params = rig.message("hello", configuration=configuration)
     assert (await rig.refuse("SendMessage", params))["code"] == -32003
     assert rig.counted() == 0
 
 
-async def test_idempotency_key_that_is_too_long_is_refused_by_its_header(rig: Rig) -> None:
+async def test_too_long_idempotency_key_is_refused_by_its_header(rig: Rig) -> None:
     headers = {"Idempotency-Key": "k" * 256}
     response = await rig.post("SendMessage", rig.message("hello"), **headers)
     assert rpc_error(response) == (200, -32602)
@@ -348,7 +348,7 @@ async def test_idempotency_key_that_is_too_long_is_refused_by_its_header(rig: Ri
         ("0.3", "message/sent", "message/send"),
     ],
 )
-async def test_a_mistyped_method_is_answered_with_the_one_that_was_meant(
+async def test_a_mistyped_method_is_answered_with_the_likely_one(
     rig: Rig, version: str, method: str, meant: str
 ) -> None:
     response = await rig.post(method, {}, **{"A2A-Version": version})

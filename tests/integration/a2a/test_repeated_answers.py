@@ -1,4 +1,4 @@
-"""A further message that is sent again under its key: what came of it is told, wherever the task stands by then."""
+"""A further message repeated under its key is answered with its result, in whatever state the task is then."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CMD-30", "LT-5")]
 
-_TOLD_S: Final = 10.0
+_WITHIN_S: Final = 10.0
 _KEY: Final = {"Idempotency-Key": "answer"}
 _METHODS: Final = ("SendMessage", "SendStreamingMessage")
 
 
 async def send(rig: Rig, method: str, params: JsonObject) -> list[Any]:
-    """The bodies of everything that is answered, one for a unary call."""
-    async with asyncio.timeout(_TOLD_S):
+    """Returns the bodies of the response; one for a unary call."""
+    async with asyncio.timeout(_WITHIN_S):
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         response = await rig.http.post("/agents/echo", json=body, headers=_KEY)
         lines = response.text.splitlines() if method == "SendStreamingMessage" else []
@@ -53,7 +53,7 @@ async def ask_more(turn: Turn) -> None:
 
 @pytest.mark.parametrize("first", _METHODS)
 @pytest.mark.parametrize("script", [complete, ask_more])
-async def test_a_repeated_answer_is_told_what_came_of_it(
+async def test_a_repeated_answer_gets_the_result_of_the_first(
     rig: Rig, first: str, script: Callable[[Turn], Awaitable[None]]
 ) -> None:
     asked = await rig.send("ask which colour?")
@@ -62,14 +62,14 @@ async def test_a_repeated_answer_is_told_what_came_of_it(
     ended = read_state((await send(rig, first, params))[-1])
     assert ended == ("COMPLETED" if script is complete else "INPUT_REQUIRED")
     for again in _METHODS:
-        (told,) = await send(rig, again, params)
-        assert read_state(told) == ended
-        assert told["result"]["task"] == await show(rig, asked)
+        (body_again,) = await send(rig, again, params)
+        assert read_state(body_again) == ended
+        assert body_again["result"]["task"] == await show(rig, asked)
     assert rig.peer.texts == ["ask which colour?", "blue"]
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_a_stream_that_is_asked_for_again_goes_on_while_the_agent_works(
+async def test_a_repeated_stream_continues_while_the_agent_works(
     rig: Rig, *, streams: bool
 ) -> None:
     asked = await rig.send("ask which colour?")
@@ -87,8 +87,8 @@ async def test_a_stream_that_is_asked_for_again_goes_on_while_the_agent_works(
     async def is_at_work() -> bool:
         return "mixing it" in str(await show(rig, asked)) or not streams
 
-    await wait_until(lambda: rig.peer.texts[1:], _TOLD_S, "the agent has the answer")
-    await wait_until(is_at_work, _TOLD_S, "the agent works on it")
+    await wait_until(lambda: rig.peer.texts[1:], _WITHIN_S, "the agent has the answer")
+    await wait_until(is_at_work, _WITHIN_S, "the agent works on it")
     async with rig.stream("SendStreamingMessage", params, **_KEY) as events:
         opening = (await anext(events)).result
         assert "blue" in str(opening["task"]["history"])
@@ -107,14 +107,14 @@ async def test_a_repeated_answer_that_was_refused_is_refused_again(rig: Rig, fir
     params = rig.message("blue", taskId=asked["id"])
     refused = (await send(rig, first, params))[-1]["error"]
     for again in _METHODS:
-        told = (await send(rig, again, params))[-1]["error"]
-        assert (told["code"], told["message"]) == (refused["code"], refused["message"])
+        body_again = (await send(rig, again, params))[-1]["error"]
+        assert (body_again["code"], body_again["message"]) == (refused["code"], refused["message"])
     assert rig.peer.texts == ["ask which colour?", "blue"]
 
 
-async def test_another_message_to_a_task_that_has_ended_is_refused_on_either_way(rig: Rig) -> None:
+async def test_a_message_to_an_ended_task_is_refused_by_both_methods(rig: Rig) -> None:
     ended = await rig.send("hello")
     for method in _METHODS:
-        (told,) = await send(rig, method, rig.message("more", taskId=ended["id"]))
-        assert told["error"]["code"] == -32004
-        assert "send without taskId" in told["error"]["message"]
+        (body_again,) = await send(rig, method, rig.message("more", taskId=ended["id"]))
+        assert body_again["error"]["code"] == -32004
+        assert "send without taskId" in body_again["error"]["message"]

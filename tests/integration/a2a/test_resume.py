@@ -1,4 +1,4 @@
-"""The resume extension (docs/protocol/resume.md): what was missed and nothing else, or a gap that says so."""
+"""The resume extension (docs/protocol/resume.md): exactly the missed events, or an explicit gap."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.anyio
 
 ACTIVE: Final = {"A2A-Extensions": RESUME}
 FRAMES: Final = 6
-"""What callers see of the task that ``begin`` begins."""
+"""Number of events that callers see of the task that ``begin`` starts."""
 
 
 @dataclass
 class Subscription:
-    """An open stream: how its cursor was answered, and its events as they come."""
+    """An open stream: the response to its cursor, and its events as they arrive."""
 
     response: httpx.Response
     events: AsyncIterator[Event]
@@ -51,7 +51,7 @@ class Subscription:
 async def subscribe(
     rig: Rig, task_id: str, way: str = "GET", **asked: dict[str, str]
 ) -> AsyncGenerator[Subscription]:
-    """Subscribes over JSON-RPC (``rpc``), or HTTP+JSON with a verb; ``asked`` has headers and params."""
+    """Subscribes over JSON-RPC (``rpc``) or HTTP+JSON with a verb; ``asked`` holds headers and params."""
     if way == "rpc":
         params = {"jsonrpc": "2.0", "id": 7, "method": "SubscribeToTask", "params": {"id": task_id}}
         request = rig.http.build_request("POST", "/agents/echo", json=params, **cast("Any", asked))
@@ -67,17 +67,17 @@ async def subscribe(
 
 
 def with_cursor(cursor: str, **more: str) -> dict[str, str]:
-    """The headers of a client that knows the extension."""
+    """Returns the headers of a client that supports the extension."""
     return {**ACTIVE, "Last-Event-ID": cursor, **more}
 
 
-def place(events: list[Event]) -> list[tuple[str, str]]:
-    """What two readers of one binding must agree on."""
+def list_positions(events: list[Event]) -> list[tuple[str, str]]:
+    """Returns what two readers of one binding must agree on."""
     return [(event.id, event.data) for event in events]
 
 
 async def finish(rig: Rig) -> tuple[str, list[Event]]:
-    """A task that has ended: its id, and its events as an unbroken reader had them."""
+    """Runs a task to its end; returns its id and its events as an unbroken reader receives them."""
     async with rig.stream("SendStreamingMessage", rig.message("chunks 3")) as events:
         seen = [event async for event in events]
     return str(seen[0].result["task"]["id"]), seen
@@ -85,7 +85,7 @@ async def finish(rig: Rig) -> tuple[str, list[Event]]:
 
 @pytest.mark.requirement("I3", "I8", "LT-7")
 @pytest.mark.parametrize("way", ["rpc", "GET", "POST"])
-async def test_r1_r6_each_cursor_of_a_live_stream_gives_exactly_what_was_missed(
+async def test_r1_r6_each_cursor_of_a_live_stream_gets_exactly_the_missed_events(
     rig: Rig, way: str
 ) -> None:
     task_id = await begin(rig)
@@ -110,7 +110,7 @@ async def test_r1_r6_each_cursor_of_a_live_stream_gives_exactly_what_was_missed(
 
 
 def strip(event: Event) -> tuple[str, Any]:
-    """An event without its mark."""
+    """Returns an event without its mark."""
     result = cast("dict[str, Any]", httpx.Response(200, text=event.data).json())
     frame = cast("dict[str, Any]", result.get("result", result))
     (holder,) = frame.values()
@@ -122,16 +122,16 @@ def strip(event: Event) -> tuple[str, Any]:
 
 
 @pytest.mark.requirement("I3")
-async def test_r2_cursor_holds_on_another_instance(rig: Rig, tmp_path: Path) -> None:
+async def test_r2_cursor_is_valid_on_another_instance(rig: Rig, tmp_path: Path) -> None:
     task_id, seen = await finish(rig)
     async with run_rig(rig.engine, tmp_path / "other") as other:
         query = {"lastEventId": seen[1].id}
         async with subscribe(other, task_id, "rpc", params=query) as resumed:
-            assert place(await resumed.rest()) == place(seen[2:])
+            assert list_positions(await resumed.rest()) == list_positions(seen[2:])
 
 
 @pytest.mark.parametrize("named", ["task", "cursor"])
-async def test_r2_cursor_opens_no_task_of_another(rig: Rig, named: str) -> None:
+async def test_r2_cursor_opens_no_task_of_another_caller(rig: Rig, named: str) -> None:
     task_id, seen = await finish(rig)
     stranger = {"Authorization": "Bearer other-key"}
     path = f"/agents/echo/tasks/{task_id}:subscribe"
@@ -141,7 +141,7 @@ async def test_r2_cursor_opens_no_task_of_another(rig: Rig, named: str) -> None:
         assert response.status_code == 404
         assert "A2A-Stream-Resumed" not in response.headers
         return
-    # The stranger's own task, with the cursor of a stream that is not theirs.
+    # The other caller's own task, with the cursor of a stream that it does not own.
     params = rig.message("chunks 3")
     theirs = (await rig.post("SendMessage", params, **stranger)).json()["result"]["task"]["id"]
     headers = with_cursor(seen[1].id, **stranger)
@@ -151,17 +151,17 @@ async def test_r2_cursor_opens_no_task_of_another(rig: Rig, named: str) -> None:
     assert task_id not in only.data
 
 
-async def test_r3_header_wins_over_the_query_that_a_browser_repeats(rig: Rig) -> None:
+async def test_r3_header_overrides_the_query_that_a_browser_repeats(rig: Rig) -> None:
     task_id, seen = await finish(rig)
     asked: dict[str, dict[str, str]] = {
         "params": {"lastEventId": seen[0].id},
         "headers": {"Last-Event-ID": seen[-2].id},
     }
     async with subscribe(rig, task_id, "rpc", **asked) as resumed:
-        assert place(await resumed.rest()) == place(seen[-1:])
+        assert list_positions(await resumed.rest()) == list_positions(seen[-1:])
 
 
-async def test_r4_header_alone_asks_for_nothing(rig: Rig) -> None:
+async def test_r4_header_without_the_extension_is_ignored(rig: Rig) -> None:
     task_id = await begin(rig)
     async with subscribe(rig, task_id) as plain:
         first = await anext(plain.events)
@@ -171,12 +171,12 @@ async def test_r4_header_alone_asks_for_nothing(rig: Rig) -> None:
     rig.peer.release_all()
 
 
-async def test_r4_query_alone_asks_for_a_replay_and_for_no_marks(rig: Rig) -> None:
+async def test_r4_query_alone_requests_a_replay_without_marks(rig: Rig) -> None:
     task_id, seen = await finish(rig)
     async with subscribe(rig, task_id, "rpc", params={"lastEventId": seen[0].id}) as resumed:
         assert resumed.resumed == "true"
         assert "A2A-Extensions" not in resumed.response.headers
-        assert place(await resumed.rest()) == place(seen[1:])
+        assert list_positions(await resumed.rest()) == list_positions(seen[1:])
 
 
 async def test_r5_cursor_is_ignored_with_a_message(rig: Rig) -> None:
@@ -188,11 +188,11 @@ async def test_r5_cursor_is_ignored_with_a_message(rig: Rig) -> None:
     assert "task" in again[0].result
 
 
-async def test_r6_stream_that_missed_nothing_begins_at_once(rig: Rig) -> None:
+async def test_r6_stream_that_missed_nothing_opens_at_once(rig: Rig) -> None:
     task_id = await begin(rig)
     async with subscribe(rig, task_id) as plain:
         first = await anext(plain.events)
-    # Nothing comes before the peer is let go: without the comment the headers would not be here.
+    # The peer sends nothing yet: without the opening comment the headers would not arrive.
     async with subscribe(rig, task_id, headers=with_cursor(first.id)) as resumed:
         assert resumed.resumed == "true"
         rig.peer.release_all()
@@ -202,7 +202,7 @@ async def test_r6_stream_that_missed_nothing_begins_at_once(rig: Rig) -> None:
 
 
 def break_cursor(cursor: str, how: str) -> str:
-    """A cursor that names another epoch, another history, a place that is not there yet, or nothing."""
+    """Returns a cursor of another epoch, of another history, beyond the end, or malformed."""
     whole = parse_cursor(cursor)
     match how:
         case "epoch":
@@ -217,7 +217,7 @@ def break_cursor(cursor: str, how: str) -> str:
 
 @pytest.mark.requirement("I8")
 @pytest.mark.parametrize("how", ["epoch", "forked", "ahead", "malformed"])
-async def test_r7_cursor_that_does_not_hold_is_a_gap_and_the_task_first(rig: Rig, how: str) -> None:
+async def test_r7_invalid_cursor_is_a_gap_and_the_task_comes_first(rig: Rig, how: str) -> None:
     task_id = await begin(rig)
     async with subscribe(rig, task_id) as plain:
         first = await anext(plain.events)
@@ -234,7 +234,7 @@ async def test_r7_cursor_that_does_not_hold_is_a_gap_and_the_task_first(rig: Rig
 
 
 @pytest.mark.requirement("I8")
-async def test_r7_archived_events_are_a_gap_and_never_what_is_left_of_them(
+async def test_r7_archived_events_are_a_gap_without_the_remaining_ones(
     rig: Rig, tmp_path: Path
 ) -> None:
     task_id, seen = await finish(rig)
@@ -254,13 +254,15 @@ async def test_r7_archived_events_are_a_gap_and_never_what_is_left_of_them(
         assert len(await answered.rest()) == len(seen) - 3
 
 
-async def test_r8_ended_task_replays_what_was_missed_and_ends(rig: Rig) -> None:
+async def test_r8_ended_task_replays_the_missed_events_and_ends(rig: Rig) -> None:
     task_id, seen = await finish(rig)
     for missed in range(len(seen)):
         cursor = seen[len(seen) - 1 - missed].id
         async with subscribe(rig, task_id, "rpc", params={"lastEventId": cursor}) as resumed:
             assert resumed.resumed == "true"
-            assert place(await resumed.rest()) == place(seen[len(seen) - missed :])
+            assert list_positions(await resumed.rest()) == list_positions(
+                seen[len(seen) - missed :]
+            )
 
 
 async def test_r8_ended_task_with_a_broken_cursor_is_its_only_event(rig: Rig) -> None:
@@ -280,7 +282,7 @@ async def test_r8_ended_task_without_a_cursor_is_refused_with_or_without_the_ext
         assert answer["error"]["code"] == -32004
 
 
-async def test_r9_snapshot_stands_at_the_cursor_and_what_was_missed_comes_after_it(
+async def test_r9_snapshot_is_at_the_cursor_and_the_missed_events_follow(
     rig: Rig,
 ) -> None:
     task_id = await begin(rig)
@@ -314,7 +316,7 @@ async def test_r9_cursor_from_before_the_task_needs_no_snapshot(rig: Rig) -> Non
 
 
 def read_mark(event: Event) -> dict[str, str]:
-    """The mark of a Task or an event."""
+    """Returns the mark of a Task or an event."""
     (holder,) = strip_rpc(event).values()
     return cast("dict[str, str]", holder["metadata"][RESUME])
 
@@ -332,7 +334,7 @@ async def test_r10_r11_marks_count_from_one_and_name_the_cursor(rig: Rig) -> Non
     assert [mark["cursor"] for mark in marks] == [event.id for event in seen]
 
 
-async def test_r11_nobody_is_shown_marks_who_did_not_ask(rig: Rig) -> None:
+async def test_r11_marks_are_sent_only_on_request(rig: Rig) -> None:
     task_id, seen = await finish(rig)
     async with subscribe(rig, task_id, headers=with_cursor(seen[0].id)) as marked:
         assert all(RESUME in event.data for event in await marked.rest())
@@ -371,18 +373,18 @@ async def test_r11_r12_subscribing_at_the_cursor_of_a_task_misses_and_repeats_no
     assert (method == "CancelTask") or rest
 
 
-async def test_r13_every_connection_is_told_when_to_come_back_and_not_all_the_same(
+async def test_r13_every_connection_gets_a_retry_time_with_jitter(
     rig: Rig,
 ) -> None:
     task_id, seen = await finish(rig)
-    told: set[int] = set()
+    retry_times: set[int] = set()
     for _ in range(8):
         async with subscribe(rig, task_id, params={"lastEventId": seen[0].id}) as resumed:
             first, *rest = await resumed.rest()
-        told.add(int(first.retry))
+        retry_times.add(int(first.retry))
         assert not any(event.retry for event in rest)
-    assert all(750 <= retry_ms < 1300 for retry_ms in told)
-    assert len(told) > 1
+    assert all(750 <= retry_ms < 1300 for retry_ms in retry_times)
+    assert len(retry_times) > 1
 
 
 async def test_r14_silence_is_filled_with_comments_of_one_line(

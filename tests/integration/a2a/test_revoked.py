@@ -1,4 +1,4 @@
-"""A credential that falls while something is open: the stream ends with the error that a new request would get."""
+"""A credential is revoked while a stream is open: the stream ends with the error of a new request."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SILENT: Final = "silent"
 
 @pytest.fixture
 async def quick(engine_server: Engine, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    """A face that looks at its callers all the time."""
+    """A face that rechecks its callers every 20 ms."""
     async with run_rig(engine_server, tmp_path, FaceSettings(recheck_s=0.02)) as rig:
         yield rig
 
 
 def revoke(rig: Rig, owner: str = OWNER) -> None:
-    """What a reload does with a configuration that has no clients any more."""
+    """Reloads a configuration without clients."""
     known = cast("KnownCallers", rig.face.parts.authenticator)
     known.callers = Callers(KeyRing((Secret(owner),), []))
 
@@ -60,7 +60,7 @@ async def test_stream_of_a_revoked_key_ends_with_a_typed_error(quick: Rig) -> No
     assert task
 
 
-async def test_subscription_over_http_and_a_send_that_waits_end_as_well(quick: Rig) -> None:
+async def test_subscription_over_http_and_a_waiting_send_end_as_well(quick: Rig) -> None:
     task = (
         await quick.call(
             "SendMessage", quick.message(SILENT, configuration={"returnImmediately": True})
@@ -77,7 +77,7 @@ async def test_subscription_over_http_and_a_send_that_waits_end_as_well(quick: R
     assert (await quick.post("SendMessage", quick.message(SILENT))).status_code == 401
 
 
-async def test_caller_that_waits_for_an_answer_is_refused_as_at_the_door(quick: Rig) -> None:
+async def test_waiting_caller_is_refused_like_a_new_request(quick: Rig) -> None:
     async def send() -> Answer:
         answer = await quick.post("SendMessage", quick.message(SILENT), **KEY)
         assert answer.status_code == 401
@@ -89,7 +89,7 @@ async def test_caller_that_waits_for_an_answer_is_refused_as_at_the_door(quick: 
     assert (await waiting)["error"]["data"][0]["reason"] == "UNAUTHENTICATED"
 
 
-async def test_stream_lives_while_nobody_can_tell_and_ends_when_the_token_has_expired(
+async def test_stream_survives_an_unavailable_issuer_and_ends_when_the_token_expires(
     quick: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -107,7 +107,7 @@ async def test_stream_lives_while_nobody_can_tell_and_ends_when_the_token_has_ex
         assert "the token has expired" in (await anext(events)).data
 
 
-async def test_stream_over_grpc_ends_with_the_status_of_the_grant_that_is_gone(quick: Rig) -> None:
+async def test_grpc_stream_ends_with_the_status_of_the_removed_scope(quick: Rig) -> None:
     face = GrpcFace(quick.face.operations, quick.face.parts, default_agent=None)
     server = await start_grpc(face, LOOPBACK, 0)
     try:

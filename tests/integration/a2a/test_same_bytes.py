@@ -1,10 +1,9 @@
-"""With every shortcut off, the same is stored and answered, byte for byte.
+"""With every fast path off, stored and answered bytes are the same.
 
-A message can be stored by a template, be begun in the callback that read it, and come under a head that is known: all
-of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way, most of
-them in the context of the one before, some of them under an idempotency key or with a webhook; ids, times, names of
-keys and what is sealed aside, what the store is sent for them and what their callers get is compared as bytes. So it is
-with a few hundred in which hooks have a say.
+A message may be stored from a template, be started in the callback that read it, and arrive under a cached head: all of
+that only saves cost. Two thousand messages and answers, drawn from the definition of A2A, run each way, most of them in
+the context of the message before, some under an idempotency key or with a webhook. The test compares the bytes sent to
+the store and to the callers, except ids, times, key names and sealed values. A few hundred more run with policy hooks.
 """
 
 from __future__ import annotations
@@ -53,46 +52,46 @@ pytestmark = pytest.mark.anyio
 
 MESSAGES: Final = 2_000
 JUDGED: Final = 400
-"""Messages where hooks have a say."""
+"""Messages with policy hooks."""
 UNKEYED: Final = 0.7
-"""So many of them come first, and without keys: a head that is known has none."""
+"""Share of messages without a key; they come first, because a cached head has no key."""
 HERE: Final = "tests.integration.a2a.test_same_bytes"
 FURTHER: Final = 0.6
-"""So many of them go on with the context of the one before."""
+"""Share of messages that continue the context of the one before."""
 OWN: Final = 0.3
-"""So many of the others come in a new context that their caller names."""
+"""Share of the others whose caller names its new context."""
 SEED: Final = 20
 _ROUND: Final = 2_048
-TOLD: Final = 0.25
-"""So many of them come with a push notification config."""
+WITH_WEBHOOK: Final = 0.25
+"""Share of messages with a push notification config."""
 ENDS: Final = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "REJECTED", "CANCELED")
 _IDS: Final = re.compile(
-    rb"[a-z]{2,5}_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26}"  # ours
+    rb"[a-z]{2,5}_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26}"  # # minted by the gateway
     rb"|[0-9a-f]{8}-[0-9a-f]{4}-8705-[0-9a-f]{4}-[0-9a-f]{12}"  # contexts at the agent
 )
 _VARIES: Final = re.compile(
     rb"\{[0-3][0-9a-f]\}"  # tags of shards
     rb"|20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # times
     rb"|\b1[6-9]\d{11}\b"  # the same in ms
-    rb'|"mint":"[0-9a-f]{8}"'  # what ids are minted from
-    rb"|(?<=idem:)[0-9a-f]{32}"  # names of keys
+    rb'|"mint":"[0-9a-f]{8}"'  # # the mint that ids are derived from
+    rb"|(?<=idem:)[0-9a-f]{32}"  # # key names
     rb"|own-(?:short|whole)-\d+"
     rb'|(?<="sealed":")[^"]+'
     rb'|"idem":\[\d+,"[0-9a-f]{32,64}"'  # and digests of requests that name a context
-    rb'|"(?:updatedDigest|updatedInput)":"(?:sha256:)?[0-9a-f]+"'  # of what a hook has made of it
-    rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # digests of what has ids in it
+    rb'|"(?:updatedDigest|updatedInput)":"(?:sha256:)?[0-9a-f]+"'  # # of input that a hook has changed
+    rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # # digests of content with ids
 )
 
 
 @dataclass(slots=True)
 class Seen:
-    """What came of one message: what its caller got, and what the store was sent."""
+    """The result of one message: the caller's response and the appends sent to the store."""
 
     answer: bytes = b""
     appends: list[bytes] = field(default_factory=list[bytes])
 
     def even_out(self) -> list[bytes]:
-        """The same with a symbol for each id, by the order in which they come, and one for what else varies."""
+        """Returns the texts with a symbol for each id, by first occurrence, and one for other varying values."""
         known: dict[bytes, bytes] = {}
 
         def name(found: re.Match[bytes]) -> bytes:
@@ -103,13 +102,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller as a head becomes known to whom it calls: one connection, each request in one piece, lengths alike."""
+    """A caller with a cacheable head: one connection, each request in one piece, all of equal length."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def send(self, params: JsonObject, key: str) -> bytes:
-        """The body of the answer; an empty ``key`` is none."""
+        """Returns the body of the response; an empty ``key`` sends no idempotency key."""
         named = b"Idempotency-Key: %b\r\n" % key.encode() if key else b""
         call = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage"}
         body = orjson.dumps({**call, "params": params})
@@ -128,16 +127,16 @@ class Caller:
 
 @asynccontextmanager
 async def open_caller(url: str) -> AsyncGenerator[Caller]:
-    """One for the time of the body."""
+    """Yields a caller on a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
     yield Caller(reader, writer)
     writer.close()
 
 
 def make_message(number: int, before: bytes, way: str) -> JsonObject:
-    """What the caller says; every time the same under one number.
+    """Returns the caller's message; equal for equal numbers.
 
-    ``before`` is the answer to its last message. What it calls a context itself begins with the ``way``.
+    ``before`` is the response to its last message. A context id chosen by the caller starts with the ``way``.
     """
     chance = random.Random(f"{SEED} message {number}")  # noqa: S311  it has to come again
     drawer = Drawer(chance)
@@ -151,10 +150,10 @@ def make_message(number: int, before: bytes, way: str) -> JsonObject:
 
 
 def make_params(number: int, before: bytes, way: str) -> JsonObject:
-    """What is sent of it: some of them want a webhook to be told."""
+    """Returns the params of the message, some with a webhook."""
     chance = random.Random(f"{SEED} webhook {number}")  # noqa: S311  it has to come again
     params: JsonObject = {"message": make_message(number, before, way)}
-    if chance.random() < TOLD:
+    if chance.random() < WITH_WEBHOOK:
         config: JsonObject = {"url": f"https://hooks.example/{number}"}
         if chance.random() < 0.5:
             config["id"] = f"told-{number}"
@@ -167,7 +166,7 @@ def make_params(number: int, before: bytes, way: str) -> JsonObject:
 
 
 def make_script(peer: ScriptedPeer, number: int) -> Script:
-    """What the agent answers: a Message, or a Task that has ended."""
+    """Returns the agent's script: a Message, or a Task that has ended."""
     chance = random.Random(f"{SEED} answer {number}")  # noqa: S311  it has to come again
     drawer = Drawer(chance)
 
@@ -193,7 +192,7 @@ def make_script(peer: ScriptedPeer, number: int) -> Script:
 
 
 async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str, messages: int) -> list[Seen]:
-    """Each message in its turn, over one connection; the last ones under keys, others each ``way``."""
+    """Sends the messages one by one over one connection, the last ones under keys; ``way`` makes names unique."""
     seen: list[Seen] = []
     append = RedisEventLog.append
 
@@ -216,7 +215,7 @@ async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str, messages: int) -> 
 def count(
     patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, taken: Counter[str]
 ) -> None:
-    """Counts how often a shortcut is taken: what it gives is true then."""
+    """Counts how often a fast path is taken, that is, returns a true value."""
     original = getattr(owner, name)
 
     def see(*given: object) -> object:
@@ -228,29 +227,29 @@ def count(
 
 
 def _refuse(*_: object) -> None:
-    """As a shortcut that does not fit."""
+    """Replaces a fast path; never applies."""
 
 
 @pytest.fixture
 async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    """One that keeps push notification configs."""
+    """A rig that stores push notification configs."""
     sealer = make_sealer([b"k" * 32], SystemIds().draw)
     async with run_rig(engine_server, tmp_path / "blobs", sealer=sealer) as made:
         yield made
 
 
-async def test_the_same_is_stored_and_answered_with_every_shortcut_off(
+async def test_stored_and_answered_bytes_equal_those_without_fast_paths(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = await compare(rig, monkeypatch, MESSAGES)
-    assert taken.pop("seal") > MESSAGES * TOLD * 0.8, taken
+    assert taken.pop("seal") > MESSAGES * WITH_WEBHOOK * 0.8, taken
     assert taken.pop("render_answer") > MESSAGES / 5, taken
     assert min(taken.values()) > MESSAGES / 3, taken
     assert len(taken) == 3
 
 
 @pytest.mark.requirement("EXT-3")
-async def test_the_same_is_stored_and_answered_where_hooks_have_let_it_pass(
+async def test_stored_and_answered_bytes_equal_those_without_fast_paths_under_hooks(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points: frozenset[HookPoint] = frozenset({"before_delegate"})
@@ -262,16 +261,16 @@ async def test_the_same_is_stored_and_answered_where_hooks_have_let_it_pass(
 
 
 def take_no_time(_began_s: float) -> int:
-    """How long a hook took, in ms: digits change lengths."""
+    """Returns a fixed duration of a hook, in ms: its number of digits would change lengths."""
     return 1
 
 
 async def keep_silent(_given: JsonObject) -> None:
-    """A hook that has no say."""
+    """A hook without a verdict."""
 
 
 async def agree(given: JsonObject) -> JsonObject:
-    """One that has one, and changes some messages."""
+    """A hook that allows, and changes some messages."""
     message = given["message"]
     assert isinstance(message, dict)
     number = int(str(message["messageId"]).removeprefix("m-"))
@@ -281,7 +280,7 @@ async def agree(given: JsonObject) -> JsonObject:
 
 
 async def compare(rig: Rig, monkeypatch: pytest.MonkeyPatch, messages: int) -> Counter[str]:
-    """Both ways are the same; how often each shortcut was taken on the one."""
+    """Compares both runs; returns how often each fast path was taken in the first."""
     taken: Counter[str] = Counter()
     with monkeypatch.context() as patch:
         count(patch, TemplatedTurns, "_fill", taken)

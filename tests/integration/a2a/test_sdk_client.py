@@ -104,10 +104,10 @@ async def test_client_streams(rig: Rig, streaming: Client) -> None:
         await anext(aiter(streaming.subscribe(a2a.SubscribeToTaskRequest(id=events[0].task.id))))
 
 
-async def test_client_reads_texts_with_every_separator_of_lines_from_a_stream(
+async def test_client_reads_texts_with_every_unicode_line_separator_from_a_stream(
     rig: Rig, streaming: Client
 ) -> None:
-    """Its reader ends a line at each of these, as ``str.splitlines`` does."""
+    """The SDK's reader ends a line at each of these, like ``str.splitlines``."""
     text = "a\u2028b\u2029c\x85d\x0b\x0c\x1c\x1d\x1e\r\n\\\u2028e"
 
     async def story(turn: Turn) -> None:
@@ -140,7 +140,7 @@ async def test_client_that_reads_its_streams_to_their_end_can_answer(
     assert [read_texts(message) for message in rig.peer.messages] == [["ask which?"], ["blue"]]
 
 
-async def test_client_comes_back_to_a_stream(rig: Rig, streaming: Client) -> None:
+async def test_client_resubscribes_to_a_stream(rig: Rig, streaming: Client) -> None:
     rig.peer.hold()
     rig.peer.release(2)
     task_id = (await anext(streaming.send_message(ask("chunks 2")))).task.id

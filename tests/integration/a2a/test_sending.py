@@ -29,7 +29,7 @@ async def test_send_waits_for_the_end_of_the_task(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("LT-1", "LT-6")
-async def test_bare_message_goes_out_as_a_message_and_leaves_no_task_behind(rig: Rig) -> None:
+async def test_bare_message_is_answered_as_a_message_and_leaves_no_task(rig: Rig) -> None:
     answer = await rig.call("SendMessage", rig.message("message well then"))
     assert set(answer) == {"message"}
     assert answer["message"]["parts"] == [{"text": "well then"}]
@@ -44,7 +44,7 @@ async def test_bare_message_is_the_only_event_of_its_stream(rig: Rig) -> None:
     assert [list(event.result) for event in events] == [["message"]]
 
 
-async def test_caller_that_does_not_wait_gets_the_task_as_it_begins(rig: Rig) -> None:
+async def test_non_blocking_send_gets_the_task_in_its_first_status(rig: Rig) -> None:
     params = rig.message("silent", configuration={"returnImmediately": True})
     task = (await rig.call("SendMessage", params))["task"]
     assert task["status"]["state"] == "TASK_STATE_SUBMITTED"
@@ -66,7 +66,7 @@ async def test_snake_case_is_read_like_camel_case(rig: Rig) -> None:
     assert (await rig.call("GetTask", {"id": task["id"], "history_length": 1}))["history"]
 
 
-async def test_history_is_as_long_as_was_asked(rig: Rig) -> None:
+async def test_history_has_the_requested_length(rig: Rig) -> None:
     task = await rig.send("ask which?")
     await rig.send("blue", taskId=task["id"])
     whole = (await rig.call("GetTask", {"id": task["id"]}))["history"]
@@ -77,7 +77,7 @@ async def test_history_is_as_long_as_was_asked(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("A2A-9")
-async def test_message_reaches_the_peer_as_the_caller_wrote_it(rig: Rig) -> None:
+async def test_message_reaches_the_peer_unchanged(rig: Rig) -> None:
     members: JsonObject = {
         "metadata": {"urn:x": {"n": 2**53 + 1, "snake_case": None}},
         "extensions": ["urn:e"],
@@ -92,7 +92,7 @@ async def test_message_reaches_the_peer_as_the_caller_wrote_it(rig: Rig) -> None
     assert rig.peer.requests[-1].params["alsoNew"] is True
 
 
-async def test_same_message_id_is_a_new_task_each_time(rig: Rig) -> None:
+async def test_repeated_message_id_creates_a_new_task_each_time(rig: Rig) -> None:
     params = rig.message("hello")
     tasks = [(await rig.call("SendMessage", params))["task"]["id"] for _ in range(3)]
     assert len(set(tasks)) == 3
@@ -111,7 +111,7 @@ async def test_idempotency_key_makes_one_turn_of_two_requests(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("A2A-1", "A2A-3", "A2A-4", "A2A-7", "A2A-8", "A2A-12")
-async def test_ids_of_the_peer_stay_on_the_record_and_never_leave(rig: Rig) -> None:
+async def test_ids_of_the_peer_are_recorded_and_never_sent(rig: Rig) -> None:
     rig.peer.use_task_ids("remote-marker-0001")
     events = await rig.collect("SendStreamingMessage", rig.message("chunks 2"))
     task_id = events[0].result["task"]["id"]
@@ -129,7 +129,7 @@ async def test_ids_of_the_peer_stay_on_the_record_and_never_leave(rig: Rig) -> N
 
 
 @pytest.mark.requirement("A2A-1", "TR-4", "TR-7", "TR-10", "TR-20", "ID-3", "ID-4", "ID-5")
-async def test_record_of_a_task_says_what_it_is_where_it_belongs_and_when_it_was(rig: Rig) -> None:
+async def test_record_of_a_task_has_its_content_its_scope_and_its_times(rig: Rig) -> None:
     task = await rig.send("hello there\nand more")
     record = cast("Answer", await rig.service.read(OWNER, GetRecord(task["id"])))
     assert (record["title"], record["objective"]) == ("hello there", "hello there\nand more")
@@ -143,20 +143,20 @@ async def test_record_of_a_task_says_what_it_is_where_it_belongs_and_when_it_was
     assert record["updatedAt"] >= record["startedAt"]
 
 
-async def test_call_to_the_peer_belongs_to_the_trace_of_the_caller(rig: Rig) -> None:
+async def test_call_to_the_peer_is_in_the_trace_of_the_caller(rig: Rig) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for method in ("SendMessage", "SendStreamingMessage"):
         await rig.post(method, rig.message("hello"), traceparent=trace, tracestate="vendor=1")
     await rig.post("SendMessage", rig.message("hello"))
     sent = [request.headers for request in rig.peer.requests if request.method.startswith("Send")]
     parents = [headers.get("traceparent") for headers in sent]
-    # The trace of the caller, a span of ours in it for each run.
+    # The caller's trace id, with a span of the gateway for each run.
     assert [parent and parent[:36] for parent in parents] == [trace[:36], trace[:36], None]
     assert len({trace, *parents}) == 4
     assert [headers.get("tracestate") for headers in sent] == ["vendor=1", "vendor=1", None]
 
 
-async def test_error_of_the_peer_keeps_its_class_and_loses_its_ids(rig: Rig) -> None:
+async def test_error_of_the_peer_keeps_its_class_without_its_ids(rig: Rig) -> None:
     async def refuse(turn: Turn) -> None:
         await turn.refuse(-32602, "Task 0b1946d0-remote-77 is not for you")
 
@@ -166,7 +166,7 @@ async def test_error_of_the_peer_keeps_its_class_and_loses_its_ids(rig: Rig) -> 
     assert "0b1946d0" not in response.text
 
 
-async def test_agent_that_was_never_reached_is_a_typed_error_and_nothing_is_written(
+async def test_unreachable_agent_is_a_typed_error_and_nothing_is_written(
     rig: Rig,
 ) -> None:
     before = rig.list_keys()
@@ -178,7 +178,7 @@ async def test_agent_that_was_never_reached_is_a_typed_error_and_nothing_is_writ
     assert rig.list_keys() == before
 
 
-async def test_agent_that_has_gone_away_is_a_typed_error_without_its_address(rig: Rig) -> None:
+async def test_agent_that_became_unreachable_is_a_typed_error_without_its_address(rig: Rig) -> None:
     await rig.send("hello")
     address = rig.peer.url.partition("//")[2]
     await rig.peer.stop()
@@ -190,7 +190,7 @@ async def test_agent_that_has_gone_away_is_a_typed_error_without_its_address(rig
     assert len((await rig.call("ListTasks", {}))["tasks"]) == 1
 
 
-async def test_answers_from_stored_state_do_not_need_the_peer(rig: Rig) -> None:
+async def test_reads_of_stored_state_do_not_need_the_peer(rig: Rig) -> None:
     task = await rig.send("hello")
     await rig.peer.stop()
     assert await rig.call("GetTask", {"id": task["id"]}) == task
@@ -213,7 +213,7 @@ async def test_cancel_stops_the_peer_and_is_refused_once_the_task_has_ended(rig:
     assert error["code"] == -32002
 
 
-async def test_waiting_caller_that_hangs_up_ends_nothing_but_its_own_wait(rig: Rig) -> None:
+async def test_waiting_caller_that_disconnects_ends_only_its_own_wait(rig: Rig) -> None:
     async def story(turn: Turn) -> None:
         await turn.status("WORKING")
         await turn.status("COMPLETED")
@@ -249,7 +249,7 @@ async def test_every_request_is_counted(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("LT-8")
-async def test_agent_of_each_type_answers_as_it_is_set(rig: Rig) -> None:
+async def test_agent_answers_with_messages_or_always_tasks_as_configured(rig: Rig) -> None:
     said = await rig.call("SendMessage", rig.message("message hi"))
     assert list(said) == ["message"]
     rig.terms["echo"] = PeerTerms(always_task=True)
@@ -273,7 +273,7 @@ async def test_agent_of_each_type_answers_as_it_is_set(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("LT-8")
-async def test_agent_that_is_always_a_task_is_one_before_it_was_called(rig: Rig) -> None:
+async def test_always_task_agent_has_a_task_before_it_is_called(rig: Rig) -> None:
     rig.terms["echo"] = PeerTerms(always_task=True)
     rig.peer.hold()
     params = rig.message("message hi", configuration={"returnImmediately": True})
@@ -295,7 +295,7 @@ async def test_agent_that_is_always_a_task_is_one_before_it_was_called(rig: Rig)
 
 
 @pytest.mark.requirement("LT-8")
-async def test_refusal_of_an_agent_that_is_always_a_task_is_a_failed_task(rig: Rig) -> None:
+async def test_refusal_of_an_always_task_agent_is_a_failed_task(rig: Rig) -> None:
     rig.terms["echo"] = PeerTerms(always_task=True)
     for text in ("refuse", "refuse again"):
         task = await rig.send(text)

@@ -1,4 +1,4 @@
-"""Where the stream of a message ends while its task waits, and how what comes then is followed."""
+"""Where the stream of a message ends while its task waits, and how later events are followed."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def collect(rig: Rig, params: JsonObject) -> list[Event]:
         return await rig.collect("SendStreamingMessage", params)
 
 
-def wish(rig: Rig, text: str, metadata: JsonObject) -> JsonObject:
-    """A message with metadata of its request."""
+def make_params(rig: Rig, text: str, metadata: JsonObject) -> JsonObject:
+    """Returns message params with request metadata."""
     return {**rig.message(text), "metadata": metadata}
 
 
@@ -58,7 +58,7 @@ async def asks_again(turn: Turn) -> None:
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_stream_ends_at_each_question_and_the_answer_has_one_of_its_own(
+async def test_stream_ends_at_each_question_and_the_answer_has_its_own_stream(
     rig: Rig,
     streams: bool,  # noqa: FBT001  a case
 ) -> None:
@@ -83,12 +83,12 @@ async def test_stream_ends_at_each_question_and_the_answer_has_one_of_its_own(
     assert texts == [{"text": "paint it"}, {"text": "blue"}, {"text": "large"}]
 
 
-async def test_stream_ends_at_a_credential_as_the_stream_of_the_agent_did(rig: Rig) -> None:
+async def test_stream_ends_at_a_credential_request_like_the_agents_stream(rig: Rig) -> None:
     events = await collect(rig, rig.message("auth"))
     assert read_state(events[-1]) == AUTH
 
 
-async def test_stream_ends_at_a_credential_at_once_where_the_agent_does_not_stream(
+async def test_stream_ends_at_a_credential_request_at_once_without_agent_streaming(
     rig: Rig,
 ) -> None:
     stop_streaming(rig)
@@ -96,7 +96,7 @@ async def test_stream_ends_at_a_credential_at_once_where_the_agent_does_not_stre
     assert read_state(events[-1]) == AUTH
 
 
-async def test_stream_stays_open_at_a_credential_while_the_agent_keeps_its_own_open(
+async def test_stream_stays_open_at_a_credential_request_while_the_agents_is_open(
     rig: Rig,
 ) -> None:
     rig.peer.hold()
@@ -114,11 +114,13 @@ async def test_stream_stays_open_at_a_credential_while_the_agent_keeps_its_own_o
 
 
 @pytest.mark.parametrize("who", ["caller", "operator"])
-async def test_whoever_wants_waits_through_an_approval_in_one_stream(rig: Rig, who: str) -> None:
+async def test_stream_waits_through_an_approval_on_request_or_by_setting(
+    rig: Rig, who: str
+) -> None:
     if who == "operator":
         rig.terms["echo"] = PeerTerms(PATIENCE, await_approval=True)
     rig.rules[0] = ASKS
-    params = wish(rig, "hello", PATIENTLY) if who == "caller" else rig.message("hello")
+    params = make_params(rig, "hello", PATIENTLY) if who == "caller" else rig.message("hello")
     async with (
         asyncio.timeout(ENDS_WITHIN_S),
         rig.stream("SendStreamingMessage", params) as events,
@@ -131,22 +133,22 @@ async def test_whoever_wants_waits_through_an_approval_in_one_stream(rig: Rig, w
     assert read_state(rest[-1]) == COMPLETED
 
 
-async def test_wish_of_a_caller_wins_over_the_setting(rig: Rig) -> None:
+async def test_request_of_a_caller_overrides_the_setting(rig: Rig) -> None:
     rig.terms["echo"] = PeerTerms(PATIENCE, await_approval=True)
     rig.rules[0] = ASKS
-    says_no: JsonObject = {PERMISSION: {"await_approval": False}}
-    events = await collect(rig, wish(rig, "hello", says_no))
+    declines: JsonObject = {PERMISSION: {"await_approval": False}}
+    events = await collect(rig, make_params(rig, "hello", declines))
     assert read_state(events[-1]) == AUTH
 
 
-async def test_who_waits_through_approvals_is_still_asked_for_words(rig: Rig) -> None:
-    events = await collect(rig, wish(rig, "ask which?", PATIENTLY))
+async def test_stream_waiting_through_approvals_still_ends_at_an_input_question(rig: Rig) -> None:
+    events = await collect(rig, make_params(rig, "ask which?", PATIENTLY))
     assert read_state(events[-1]) == INPUT
 
 
-async def test_wish_that_is_no_flag_is_refused_and_nothing_is_sent(rig: Rig) -> None:
+async def test_malformed_flag_is_refused_and_nothing_is_sent(rig: Rig) -> None:
     wrong: JsonObject = {PERMISSION: {"await_approval": "yes"}}
-    error = await rig.refuse("SendStreamingMessage", wish(rig, "hello", wrong))
+    error = await rig.refuse("SendStreamingMessage", make_params(rig, "hello", wrong))
     assert error["code"] == -32602
     [_, bad_request] = error["data"]
     assert bad_request["fieldViolations"][0]["field"] == f"metadata.{PERMISSION}.await_approval"
@@ -154,7 +156,7 @@ async def test_wish_that_is_no_flag_is_refused_and_nothing_is_sent(rig: Rig) -> 
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-async def test_held_message_ends_its_stream_and_one_subscription_tells_the_rest(
+async def test_held_message_ends_its_stream_and_a_subscription_gets_the_rest(
     rig: Rig,
     ends_first: bool,  # noqa: FBT001  a case
 ) -> None:
@@ -187,7 +189,7 @@ async def has_ended(rig: Rig, task_id: str) -> bool:
 
 
 async def allow(rig: Rig, event: Event) -> None:
-    """Somebody who may decide lets the message go that ``event`` asks about."""
+    """An approver allows the held message that ``event`` asks about."""
     [holder] = event.result.values()
     [asked] = [
         part["data"][PERMISSION]
@@ -204,7 +206,7 @@ async def allow(rig: Rig, event: Event) -> None:
     await rig.service.execute(OWNER, command, None)
 
 
-async def test_answer_to_a_request_for_a_credential_has_a_stream_to_the_end(rig: Rig) -> None:
+async def test_answer_to_a_credential_request_has_a_stream_to_the_end(rig: Rig) -> None:
     asked = await collect(rig, rig.message("auth"))
     task_id = asked[0].result["task"]["id"]
     answered = await collect(rig, rig.message("a token", taskId=task_id))
@@ -212,16 +214,16 @@ async def test_answer_to_a_request_for_a_credential_has_a_stream_to_the_end(rig:
     assert len(rig.peer.messages) == 2
 
 
-async def test_words_for_a_held_message_end_their_stream_with_what_is_waited_for(rig: Rig) -> None:
+async def test_text_to_a_held_message_ends_its_stream_at_the_approval(rig: Rig) -> None:
     rig.rules[0] = ASKS
     [held] = await collect(rig, rig.message("hello"))
     task_id = held.result["task"]["id"]
-    told = await collect(rig, rig.message("go on", taskId=task_id))
-    assert read_state(told[-1]) == AUTH
+    last_events = await collect(rig, rig.message("go on", taskId=task_id))
+    assert read_state(last_events[-1]) == AUTH
     assert rig.counted() == 0
 
 
-async def test_stream_of_0_3_ends_at_a_credential_as_the_stream_of_the_agent_did(rig: Rig) -> None:
+async def test_v03_stream_ends_at_a_credential_request_like_the_agents_stream(rig: Rig) -> None:
     message: JsonObject = {
         "messageId": "m-3",
         "role": "user",
@@ -232,5 +234,5 @@ async def test_stream_of_0_3_ends_at_a_credential_as_the_stream_of_the_agent_did
         asyncio.timeout(ENDS_WITHIN_S),
         rig.stream("message/stream", {"message": message}, **version) as events,
     ):
-        told = [event async for event in events]
-    assert told[-1].result["status"]["state"] == "auth-required"
+        last_events = [event async for event in events]
+    assert last_events[-1].result["status"]["state"] == "auth-required"

@@ -1,4 +1,4 @@
-"""Streams: what an event looks like, who sees what, and what the end of a reader ends."""
+"""Streams: the form of events, who receives which, and the effect of a disconnect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def story(turn: Turn) -> None:
 
 
 async def begin(rig: Rig) -> str:
-    """A task that has begun and waits for the test: its id."""
+    """Starts a task that waits for the test; returns its id."""
     rig.peer.next(story)
     rig.peer.hold()
     rig.peer.release(1)
@@ -36,7 +36,7 @@ async def begin(rig: Rig) -> str:
 
 
 @pytest.mark.requirement("I3")
-async def test_events_carry_rising_cursors_and_the_first_says_when_to_come_back(rig: Rig) -> None:
+async def test_events_carry_rising_cursors_and_the_first_a_retry_time(rig: Rig) -> None:
     events = await rig.collect("SendStreamingMessage", rig.message("chunks 5"))
     assert [next(iter(event.result)) for event in events] == [
         "task",
@@ -93,7 +93,7 @@ async def test_event_is_stored_before_a_reader_has_it(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("I6")
-async def test_reader_that_hangs_up_does_not_end_the_run(rig: Rig) -> None:
+async def test_reader_that_disconnects_does_not_end_the_run(rig: Rig) -> None:
     rig.peer.next(story)
     rig.peer.hold()
     rig.peer.release(1)
@@ -115,7 +115,7 @@ async def test_reader_that_hangs_up_does_not_end_the_run(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("I1", "I6")
-async def test_store_that_is_away_for_a_while_costs_a_reader_nothing(rig: Rig) -> None:
+async def test_store_outage_costs_a_reader_no_event(rig: Rig) -> None:
     rig.peer.next(story)
     rig.peer.hold()
     rig.peer.release(1)
@@ -157,7 +157,7 @@ async def test_subscription_stays_open_while_the_task_waits_for_input(rig: Rig) 
     assert last.result["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_error_before_the_first_event_is_a_plain_answer(rig: Rig) -> None:
+async def test_error_before_the_first_event_is_a_plain_response(rig: Rig) -> None:
     response = await rig.post("SendStreamingMessage", rig.message("refuse"))
     assert response.headers["content-type"] == "application/json"
     assert response.json()["error"]["code"] == -32602
@@ -169,7 +169,7 @@ async def test_integers_and_unknown_members_come_through_a_stream(rig: Rig) -> N
     assert any('"newInSomeLaterVersion":true' in event.data for event in events)
 
 
-async def test_drain_ends_streams_in_good_order_and_the_next_reader_goes_on(rig: Rig) -> None:
+async def test_drain_ends_streams_cleanly_and_a_reader_can_resume(rig: Rig) -> None:
     task_id = await begin(rig)
     async with rig.stream("SubscribeToTask", {"id": task_id}) as events:
         await anext(events)
@@ -178,7 +178,7 @@ async def test_drain_ends_streams_in_good_order_and_the_next_reader_goes_on(rig:
     rig.peer.release_all()
 
 
-async def test_drain_lets_go_of_a_caller_that_waits(rig: Rig) -> None:
+async def test_drain_releases_a_waiting_caller(rig: Rig) -> None:
     rig.peer.next(story)
     rig.peer.hold()
     asking = asyncio.create_task(rig.post("SendMessage", rig.message("go")))
@@ -190,7 +190,7 @@ async def test_drain_lets_go_of_a_caller_that_waits(rig: Rig) -> None:
     rig.peer.release_all()
 
 
-async def test_drain_gives_a_caller_that_waits_on_a_known_task_that_task(rig: Rig) -> None:
+async def test_drain_answers_a_caller_waiting_on_a_known_task_with_the_task(rig: Rig) -> None:
     task = await rig.send("ask which?")
     rig.peer.hold()
     asking = asyncio.create_task(rig.post("SendMessage", rig.message("blue", taskId=task["id"])))
@@ -224,7 +224,7 @@ async def test_http_json_subscribes_with_either_verb(rig: Rig, verb: str) -> Non
 
 @pytest.mark.parametrize("headers", [{}, {"A2A-Extensions": RESUME}], ids=["plain", "marked"])
 @pytest.mark.parametrize("size", [10_000, 65_000, 200_000, 3_000_000])
-async def test_a_piece_of_any_size_reaches_its_reader_whole(
+async def test_an_artifact_chunk_of_any_size_reaches_its_reader_unchanged(
     rig: Rig, size: int, headers: dict[str, str]
 ) -> None:
     texts = [f"{number}" * size for number in range(3)]
@@ -242,7 +242,7 @@ async def test_a_piece_of_any_size_reaches_its_reader_whole(
     assert all((RESUME in piece.get("metadata", {})) is bool(headers) for piece in pieces)
 
 
-async def test_one_caller_opens_so_many_streams_and_no_more(rig: Rig) -> None:
+async def test_streams_of_one_caller_are_limited(rig: Rig) -> None:
     seats = rig.face.operations.seats
     assert seats.most == SEATS
     seats.most = 2
@@ -256,7 +256,7 @@ async def test_one_caller_opens_so_many_streams_and_no_more(rig: Rig) -> None:
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
             (detail, *_) = orjson.loads(refused.content)["error"]["data"]
             assert detail["reason"] == "RATE_LIMITED"
-            # Whoever does not stream is served as ever.
+            # Unary calls are served as before.
             assert (await rig.call("GetTask", params))["id"] == task_id
         await wait_until(lambda: seats.taken == 1, 10, "a seat is free")
         async with rig.stream("SubscribeToTask", params) as third:

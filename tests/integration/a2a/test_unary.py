@@ -1,4 +1,4 @@
-"""Messages over a connection that has sent such ones before: begun at once, and answered as every other message."""
+"""Messages over a connection with a cached head: started at once, and answered like every other message."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.support.waiting import wait_until
 __all__ = ["quick"]
 pytestmark = pytest.mark.anyio
 LENGTH: Final = 1500
-"""Of each body, with spaces behind it: the head says the length, and has to be the same."""
+"""Length of each body, padded with spaces: the head contains it and must not change."""
 WITHIN_S: Final = 15.0
 
 
 @dataclass
-class Line:
-    """One connection, whose requests all have the same head."""
+class Connection:
+    """One connection whose requests all have the same head."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -37,7 +37,7 @@ class Line:
     token: str
     version: str
     path: str = ""
-    """Below that of the agent."""
+    """Relative to the agent's path."""
 
     def write(self, params: JsonObject, method: str = "SendMessage") -> None:
         self.write_body(
@@ -72,10 +72,10 @@ class Line:
 @asynccontextmanager
 async def connect(
     rig: Rig, token: str = OWNER, version: str = "1.0", first: JsonObject | None = None
-) -> AsyncGenerator[Line]:
+) -> AsyncGenerator[Connection]:
     """A connection that has sent a message before."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(rig.url.rpartition(":")[2]))
-    line = Line(reader, writer, rig, token, version)
+    line = Connection(reader, writer, rig, token, version)
     try:
         method = "SendMessage" if version == "1.0" else "message/send"
         status, answer = await line.ask(first or rig.message("hello"), method)
@@ -87,7 +87,7 @@ async def connect(
 
 @pytest.fixture(autouse=True)
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each request that might be, whether it was begun at once."""
+    """For each candidate request, whether it was started at once."""
     seen: list[bool] = []
     real = UnaryCalls.begin
 
@@ -100,7 +100,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.requirement("LT-1", "LT-3", "LT-7")
-async def test_answers_are_those_of_every_other_message(rig: Rig, begun: list[bool]) -> None:
+async def test_answers_equal_those_of_every_other_message(rig: Rig, begun: list[bool]) -> None:
     async with connect(rig) as line:
         task = (await line.send("hello there"))["task"]
         assert task["artifacts"][0]["parts"] == [{"text": "hello there"}]
@@ -113,7 +113,7 @@ async def test_answers_are_those_of_every_other_message(rig: Rig, begun: list[bo
     assert begun == [True, True, True]
 
 
-async def test_what_its_agent_goes_on_with_is_waited_for(rig: Rig, begun: list[bool]) -> None:
+async def test_running_task_of_the_agent_is_waited_for(rig: Rig, begun: list[bool]) -> None:
     async def story(turn: Turn) -> None:
         await turn.status("WORKING")
         await turn.artifact("done")
@@ -131,7 +131,7 @@ async def test_what_its_agent_goes_on_with_is_waited_for(rig: Rig, begun: list[b
 
 
 @pytest.mark.parametrize("text", ["refuse", "malformed"])
-async def test_what_its_agent_refuses_is_refused_alike(
+async def test_refusal_of_the_agent_is_answered_alike(
     rig: Rig, begun: list[bool], text: str
 ) -> None:
     async def refuse(turn: Turn) -> None:
@@ -171,7 +171,7 @@ async def test_what_its_agent_refuses_is_refused_alike(
         ),
     ],
 )
-async def test_what_is_no_such_message_is_served_as_ever(
+async def test_other_requests_are_served_as_before(
     rig: Rig, begun: list[bool], body: bytes
 ) -> None:
     async with connect(rig) as line:
@@ -184,13 +184,13 @@ async def test_what_is_no_such_message_is_served_as_ever(
         )
         assert known == (other.status_code, other.json())
         assert begun == [False]
-        # The first one after another method is let in anew.
+        # After another method the first message is authenticated by the full path again.
         assert await line.send("hello")
         assert await line.send("hello")
         assert begun[-1]
 
 
-async def test_paths_of_http_json_take_no_calls_of_json_rpc(rig: Rig, begun: list[bool]) -> None:
+async def test_http_json_paths_accept_no_json_rpc_calls(rig: Rig, begun: list[bool]) -> None:
     async with connect(rig) as line:
         line.path = "/message:send"
         for _ in range(2):
@@ -203,7 +203,7 @@ async def test_paths_of_http_json_take_no_calls_of_json_rpc(rig: Rig, begun: lis
 
 
 @pytest.mark.requirement("LT-15")
-async def test_call_of_0_3_is_answered_as_one(rig: Rig, begun: list[bool]) -> None:
+async def test_v03_call_is_answered_in_its_own_form(rig: Rig, begun: list[bool]) -> None:
     params: JsonObject = {
         "message": {
             "kind": "message",
@@ -219,9 +219,7 @@ async def test_call_of_0_3_is_answered_as_one(rig: Rig, begun: list[bool]) -> No
     assert begun == [True]
 
 
-async def test_caller_that_leaves_ends_nothing_but_its_own_wait(
-    rig: Rig, begun: list[bool]
-) -> None:
+async def test_caller_that_disconnects_ends_only_its_own_wait(rig: Rig, begun: list[bool]) -> None:
     async with connect(rig) as line:
         rig.peer.hold()
         line.write(rig.message("go"))
@@ -231,7 +229,7 @@ async def test_caller_that_leaves_ends_nothing_but_its_own_wait(
         WITHIN_S,
         "the caller is counted as gone",
     )
-    # Asked before the looks below: each of these is a request that might be begun itself.
+    # Checked before the polls below, each of which is a candidate itself.
     assert begun == [True]
     rig.peer.release_all()
 
@@ -243,7 +241,7 @@ async def test_caller_that_leaves_ends_nothing_but_its_own_wait(
     await asyncio.wait_for(rig.face.drain(), WITHIN_S)
 
 
-async def test_drain_lets_go_of_whoever_waits(rig: Rig, begun: list[bool]) -> None:
+async def test_drain_releases_waiting_callers(rig: Rig, begun: list[bool]) -> None:
     async with connect(rig) as line:
         rig.peer.hold()
         line.write(rig.message("go"))
@@ -263,7 +261,7 @@ async def test_drain_lets_go_of_whoever_waits(rig: Rig, begun: list[bool]) -> No
     assert begun == [True, True]
 
 
-async def test_credential_that_falls_ends_the_wait_and_begins_none(
+async def test_revoked_credential_ends_the_wait_and_starts_nothing(
     quick: Rig, begun: list[bool]
 ) -> None:
     async with connect(quick, token="other-key") as line:
@@ -280,7 +278,7 @@ async def test_credential_that_falls_ends_the_wait_and_begins_none(
     assert quick.counted() == 2
 
 
-async def test_command_that_a_shutdown_ends_is_answered(
+async def test_command_interrupted_by_a_shutdown_is_answered(
     rig: Rig, begun: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = rig.parts
@@ -303,7 +301,7 @@ async def test_command_that_a_shutdown_ends_is_answered(
     assert rig.counted() == 1
 
 
-async def test_what_follows_belongs_to_the_request_whoever_causes_it(
+async def test_log_context_of_the_request_is_kept_to_its_end(
     rig: Rig, begun: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[str | None] = []
@@ -332,20 +330,20 @@ async def test_what_follows_belongs_to_the_request_whoever_causes_it(
     assert len(set(counted)) == len(counted) == 3
 
 
-async def test_every_request_is_counted_and_lets_go(rig: Rig, begun: list[bool]) -> None:
+async def test_every_request_is_counted_and_released(rig: Rig, begun: list[bool]) -> None:
     async with connect(rig) as line:
         await line.send("hello")
         await line.send("message hi")
     one = 'passerelle_requests_total{agent="echo",operation="SendMessage",outcome="ok"} 3.0'
     assert one in rig.metrics.render().decode()
     assert begun == [True, True]
-    # A drain waits for everybody who is being served.
+    # A drain waits for every request in progress.
     await asyncio.wait_for(rig.face.drain(), WITHIN_S)
 
 
 @dataclass
 class Slot:
-    """Of a limit of the caller's."""
+    """A slot of a caller limit; counts its releases."""
 
     left: int = 0
 
@@ -354,7 +352,7 @@ class Slot:
 
 
 @pytest.mark.parametrize("place", ["read_send", "compose_turn", "HttpVisit"])
-async def test_fault_before_a_message_is_begun_is_answered_and_keeps_no_slot(
+async def test_error_before_a_message_is_started_is_answered_and_releases_its_slot(
     rig: Rig, begun: list[bool], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     slot, faults = Slot(), [0]

@@ -1,4 +1,4 @@
-"""A message of which nobody knows whether the agent has it: every caller is told so by the Task, and the same again."""
+"""The outcome of a send is unknown: every caller gets a Task that reports this, and the same one again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def vanish(turn: Turn) -> None:
 
 @pytest.fixture
 async def deaf(rig: Rig) -> Rig:
-    """An agent without a list of tasks: what it has cannot be found out."""
+    """An agent without ListTasks: whether it received a message cannot be looked up."""
     rig.peer.lists = False
     return rig
 
@@ -77,8 +77,8 @@ async def test_same_key_gets_the_same_task_and_a_new_key_sends_it(deaf: Rig) -> 
     assert deaf.counted() == 2
 
 
-async def test_task_that_was_shown_before_says_so_as_well(deaf: Rig) -> None:
-    # Longer than a caller is left without a word.
+async def test_task_that_was_shown_before_reports_it_as_well(deaf: Rig) -> None:
+    # Longer than the time after which a waiting caller gets the task.
     deaf.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "4"}))
     deaf.peer.next(vanish)
     shown = (await deaf.call("SendMessage", deaf.message("go")))["task"]

@@ -1,4 +1,4 @@
-"""Callers of A2A 0.3: raw requests as they stand in its specification, and the SDK's clients of that version."""
+"""Callers of A2A 0.3: raw requests as in its specification, and the SDK's clients of that version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLDER = {"Authorization": f"Bearer {OWNER}"}
 
 @pytest.fixture
 async def http(rig: Rig) -> AsyncGenerator[httpx.AsyncClient]:
-    """A caller that has never heard of versions."""
+    """A caller that sends no version."""
     async with httpx.AsyncClient(base_url=rig.url, headers=OLDER, timeout=20) as client:
         yield client
 
@@ -50,7 +50,7 @@ async def collect(http: httpx.AsyncClient, method: str, params: JsonObject) -> l
 
 @pytest.mark.requirement("LT-15", "LT-16")
 @pytest.mark.parametrize("method", ["message/send", "message.send"])
-async def test_answer_is_a_task_in_the_words_of_0_3(
+async def test_answer_is_a_task_in_the_form_of_0_3(
     rig: Rig, http: httpx.AsyncClient, method: str
 ) -> None:
     params: JsonObject = {"message": message("report a sailboat")}
@@ -91,7 +91,7 @@ async def test_stream_ends_where_the_agent_asks_and_goes_on_with_the_answer(
     assert not any(finals[:-1])
 
 
-async def test_http_json_streams_are_in_the_words_of_the_protobuf(
+async def test_http_json_streams_have_the_form_of_the_protobuf(
     rig: Rig, http: httpx.AsyncClient
 ) -> None:
     body = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "chunks 2"}]}}
@@ -104,7 +104,9 @@ async def test_http_json_streams_are_in_the_words_of_the_protobuf(
     assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_extensions_go_by_the_older_name_too(rig: Rig, http: httpx.AsyncClient) -> None:
+async def test_extensions_are_accepted_by_the_older_header_as_well(
+    rig: Rig, http: httpx.AsyncClient
+) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send"}
     response = await http.post(
         "/agents/echo",

@@ -1,4 +1,4 @@
-"""A2A over WebSocket: the SDK's client over the transport of ours, and what a socket alone can get wrong."""
+"""A2A over WebSocket: the SDK's client over the project's transport, and errors that only a socket can have."""
 
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ def write(text: str, number: int = 1) -> Answer:
     return {"message": {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}}
 
 
-async def tell(socket: ClientConnection, rpc_id: object, method: str, params: Answer) -> None:
+async def send_call(socket: ClientConnection, rpc_id: object, method: str, params: Answer) -> None:
     frame = {"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params}
     await socket.send(orjson.dumps(frame).decode())
 
 
-async def hear(socket: ClientConnection) -> Answer:
+async def receive(socket: ClientConnection) -> Answer:
     async with asyncio.timeout(15):
         return cast("Answer", orjson.loads(await socket.recv()))
 
 
-async def hear_close(socket: ClientConnection) -> int:
+async def receive_close(socket: ClientConnection) -> int:
     async with asyncio.timeout(15):
         await socket.wait_closed()
     return socket.close_code or 0
@@ -115,7 +115,7 @@ def compose(text: str) -> SendMessageRequest:
     return SendMessageRequest(message=message)
 
 
-async def test_the_factory_of_the_sdk_finds_the_binding_on_the_card_and_speaks_it(rig: Rig) -> None:
+async def test_the_sdk_factory_finds_the_binding_on_the_card_and_uses_it(rig: Rig) -> None:
     client = await open_client(await start(rig))
     events = [event async for event in client.send_message(compose("chunks 3"))]
     assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
@@ -133,57 +133,57 @@ async def test_the_factory_of_the_sdk_finds_the_binding_on_the_card_and_speaks_i
 async def test_calls_on_one_socket_are_answered_by_their_ids(rig: Rig) -> None:
     instance = await start(rig)
     async with open_socket(instance) as socket:
-        await tell(socket, "slow", "SendStreamingMessage", write("silent"))
-        first = await hear(socket)
+        await send_call(socket, "slow", "SendStreamingMessage", write("silent"))
+        first = await receive(socket)
         assert first["id"] == "slow"
         task = first["result"]["task"]
         for number in range(2, 6):
-            await tell(socket, number, "SendMessage", write("hello", number))
-        heard = {frame["id"]: frame for frame in [await hear(socket) for _ in range(4)]}
-        assert set(heard) == {2, 3, 4, 5}
-        await tell(socket, 6, "GetTask", {"id": task["id"]})
-        assert (await hear(socket))["result"]["id"] == task["id"]
+            await send_call(socket, number, "SendMessage", write("hello", number))
+        received = {frame["id"]: frame for frame in [await receive(socket) for _ in range(4)]}
+        assert set(received) == {2, 3, 4, 5}
+        await send_call(socket, 6, "GetTask", {"id": task["id"]})
+        assert (await receive(socket))["result"]["id"] == task["id"]
 
 
-async def test_leaving_a_stream_ends_the_reading_and_not_the_task(rig: Rig) -> None:
+async def test_leaving_a_stream_does_not_end_the_task(rig: Rig) -> None:
     instance = await start(rig)
     async with open_socket(instance) as socket:
-        await tell(socket, 1, "SendStreamingMessage", write("silent"))
-        task = (await hear(socket))["result"]["task"]
+        await send_call(socket, 1, "SendStreamingMessage", write("silent"))
+        task = (await receive(socket))["result"]["task"]
         await socket.send('{"jsonrpc":"2.0","method":"cancelStream","params":{"id":1}}')
-        while "streamEnd" not in (ended := await hear(socket)):
+        while "streamEnd" not in (ended := await receive(socket)):
             pass
         assert ended == {"jsonrpc": "2.0", "id": 1, "streamEnd": True}
-        await tell(socket, 2, "GetTask", {"id": task["id"]})
-        state = (await hear(socket))["result"]["status"]["state"]
+        await send_call(socket, 2, "GetTask", {"id": task["id"]})
+        state = (await receive(socket))["result"]["status"]["state"]
         assert state in {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"}
 
 
-async def test_a_reader_comes_back_with_the_cursor_of_its_last_item(rig: Rig) -> None:
+async def test_a_reader_resumes_with_the_cursor_of_its_last_item(rig: Rig) -> None:
     instance = await start(rig)
     resumes = {"a2a-service-parameters": {"A2A-Extensions": RESUME}}
     async with open_socket(instance) as socket:
         params = {**write("chunks 4"), "metadata": resumes}
-        await tell(socket, 1, "SendStreamingMessage", params)
+        await send_call(socket, 1, "SendStreamingMessage", params)
         items: list[Answer] = []
-        while "streamEnd" not in (frame := await hear(socket)):
+        while "streamEnd" not in (frame := await receive(socket)):
             items.append(frame)
         assert all("cursor" in item for item in items)
         task = items[0]["result"]["task"]["id"]
         asked = {"id": task, "after": items[1]["cursor"], "metadata": resumes}
-        await tell(socket, 2, "SubscribeToTask", asked)
+        await send_call(socket, 2, "SubscribeToTask", asked)
         again: list[Answer] = []
-        while "streamEnd" not in (frame := await hear(socket)):
+        while "streamEnd" not in (frame := await receive(socket)):
             again.append(frame)
     assert again[0].pop("resumed") == "true"
     assert [item["result"] for item in again] == [item["result"] for item in items[2:]]
 
 
-async def test_without_the_extension_an_item_has_nothing_beside_its_result(rig: Rig) -> None:
+async def test_without_the_extension_an_item_has_only_its_result(rig: Rig) -> None:
     instance = await start(rig)
     async with open_socket(instance) as socket:
-        await tell(socket, 1, "SendStreamingMessage", write("chunks 1"))
-        assert set(await hear(socket)) == {"jsonrpc", "id", "result"}
+        await send_call(socket, 1, "SendStreamingMessage", write("chunks 1"))
+        assert set(await receive(socket)) == {"jsonrpc", "id", "result"}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_without_the_extension_an_item_has_nothing_beside_its_result(rig: 
         ("ada-key", "echo", {"A2A_Version": "0.3"}, 400),
     ],
 )
-async def test_a_handshake_is_judged_before_anything_is_accepted(
+async def test_a_handshake_is_checked_before_it_is_accepted(
     rig: Rig, key: str | None, agent: str, headers: dict[str, str], status: int
 ) -> None:
     instance = await start(rig)
@@ -206,69 +206,71 @@ async def test_a_handshake_is_judged_before_anything_is_accepted(
     assert refused.value.response.status_code == status
 
 
-async def test_a_page_of_somebody_else_gets_no_socket(rig: Rig) -> None:
+async def test_a_page_of_another_origin_gets_no_socket(rig: Rig) -> None:
     instance = await start(rig)
     with pytest.raises(InvalidStatus):
         async with open_socket(instance, origin="https://evil.example"):
             pass
 
 
-async def test_what_is_no_request_is_refused_and_the_socket_stays(rig: Rig) -> None:
+async def test_malformed_request_is_refused_and_the_socket_stays(rig: Rig) -> None:
     instance = await start(rig)
     async with open_socket(instance) as socket:
         await socket.send("no json")
-        assert (await hear(socket))["error"]["code"] == -32700
-        await tell(socket, 1, "NoSuchMethod", {})
-        assert (await hear(socket))["error"]["code"] == -32601
-        await tell(socket, 2, "SendStreamingMessage", write("silent"))
-        await hear(socket)
-        await tell(socket, 2, "GetTask", {"id": "x"})
-        while "error" not in (frame := await hear(socket)):
+        assert (await receive(socket))["error"]["code"] == -32700
+        await send_call(socket, 1, "NoSuchMethod", {})
+        assert (await receive(socket))["error"]["code"] == -32601
+        await send_call(socket, 2, "SendStreamingMessage", write("silent"))
+        await receive(socket)
+        await send_call(socket, 2, "GetTask", {"id": "x"})
+        while "error" not in (frame := await receive(socket)):
             pass
         assert frame["error"]["code"] == -32600
-        await tell(socket, 3, "GetTask", {"id": "x"})
-        assert (await hear(socket))["error"]["code"] == -32001
+        await send_call(socket, 3, "GetTask", {"id": "x"})
+        assert (await receive(socket))["error"]["code"] == -32001
 
 
-async def test_frames_may_be_as_long_as_bodies_and_no_longer_and_are_text(rig: Rig) -> None:
+async def test_frames_are_text_and_as_long_as_bodies_at_most(rig: Rig) -> None:
     instance = await start(rig)
     async with open_socket(instance) as socket:
-        await tell(socket, 1, "SendMessage", write("x" * 500_000))
-        assert (await hear(socket))["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        await send_call(socket, 1, "SendMessage", write("x" * 500_000))
+        assert (await receive(socket))["result"]["task"]["status"][
+            "state"
+        ] == "TASK_STATE_COMPLETED"
         await socket.send("x" * 1_100_000)
-        assert await hear_close(socket) == 1009
+        assert await receive_close(socket) == 1009
     async with open_socket(instance) as socket:
         await socket.send(b"binary")
-        assert await hear_close(socket) == 1003
+        assert await receive_close(socket) == 1003
 
 
-async def test_a_call_whose_caller_may_not_come_in_any_more_ends_the_socket(rig: Rig) -> None:
+async def test_a_call_of_a_removed_caller_ends_the_socket(rig: Rig) -> None:
     instance = await start(rig)
     async with open_socket(instance) as socket:
         fewer = instance.settings.model_copy(update={"clients": ()})
         instance.access.reload(fewer)
-        await tell(socket, 1, "GetTask", {"id": "x"})
-        assert "error" in await hear(socket)
-        assert await hear_close(socket) == 4401
+        await send_call(socket, 1, "GetTask", {"id": "x"})
+        assert "error" in await receive(socket)
+        assert await receive_close(socket) == 4401
 
 
 @pytest.mark.requirement("CHN-7", "VAL-4", "I6")
-async def test_words_and_the_end_of_a_socket_leave_a_question_open(rig: Rig) -> None:
+async def test_text_and_a_broken_socket_leave_a_question_open(rig: Rig) -> None:
     at = await start(rig)
     rig.peer.next(ask_leave())
     async with open_socket(at) as socket:
-        await tell(socket, 1, "SendMessage", write("go"))
-        task = (await hear(socket))["result"]["task"]
+        await send_call(socket, 1, "SendMessage", write("go"))
+        task = (await receive(socket))["result"]["task"]
         said = write("yes, pay-1: pay", 2)
         said["message"]["taskId"] = task["id"]
-        await tell(socket, 2, "SendMessage", said)
-        answered = (await hear(socket))["result"]["task"]
+        await send_call(socket, 2, "SendMessage", said)
+        answered = (await receive(socket))["result"]["task"]
         assert answered["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        await tell(socket, 3, "SubscribeToTask", {"id": task["id"]})
-        assert (await hear(socket))["id"] == 3
+        await send_call(socket, 3, "SubscribeToTask", {"id": task["id"]})
+        assert (await receive(socket))["id"] == 3
         socket.transport.abort()
     async with open_socket(at) as socket:
-        await tell(socket, 4, "GetTask", {"id": task["id"]})
-        found = (await hear(socket))["result"]
+        await send_call(socket, 4, "GetTask", {"id": task["id"]})
+        found = (await receive(socket))["result"]
     assert found["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     assert [one for one in rig.peer.messages if one.get("taskId")] == []

@@ -1,4 +1,4 @@
-"""A whole gateway over one real engine."""
+"""Fixture: a whole gateway over one real engine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ __all__ = ["engine_server", "rig", "started_legs"]
 
 @pytest.fixture
 async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    """Nothing is started yet but the peer."""
+    """Starts only the peer; the test starts the gateways."""
     async with run_rig(engine_server.url, tmp_path) as started:
         yield started

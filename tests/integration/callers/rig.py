@@ -1,4 +1,4 @@
-"""A whole gateway in process, callers with limits, and a scripted peer: what the tests of callers talk to."""
+"""Runs whole gateways in process, with client limits, and a scripted peer: the fixture of the callers tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEY: Final = "00" * 32
 
 @dataclass
 class Instance:
-    """One gateway that serves."""
+    """A running gateway instance."""
 
     gateway: Gateway
     access: Access
@@ -45,7 +45,7 @@ class Instance:
     async def call(
         self, key: str, method: str, params: JsonObject, agent: str = "echo"
     ) -> httpx.Response:
-        """A JSON-RPC call of a client."""
+        """Sends a JSON-RPC call with a client's key."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         headers = {"Authorization": f"Bearer {key}"}
         return await self.http.post(f"/agents/{agent}", json=body, headers=headers)
@@ -53,12 +53,12 @@ class Instance:
     async def send(
         self, key: str, text: str = "hello", agent: str = "echo", **configuration: object
     ) -> httpx.Response:
-        """SendMessage of a client."""
+        """Sends SendMessage with a client's key."""
         self._sent += 1
         return await self.call(key, "SendMessage", self.message(text, **configuration), agent)
 
     def message(self, text: str, **configuration: object) -> JsonObject:
-        """The parameters of SendMessage."""
+        """Returns the parameters of SendMessage."""
         message: JsonObject = {
             "messageId": f"m-{self._sent}",
             "role": "ROLE_USER",
@@ -67,11 +67,11 @@ class Instance:
         return {"message": message, "configuration": cast("JsonObject", configuration)}
 
     async def read_home(self, client: str) -> list[Answer]:
-        """The events of a client's home session."""
+        """Returns the events of a client's home session."""
         return await self.read_session(name_home(Principal(client)))
 
     async def read_session(self, session: str) -> list[Answer]:
-        """The events of a session."""
+        """Returns the events of a session."""
         log = self.gateway.store.log
         entries = await log.read_page(StreamRef(StreamKind.SESSION, session), 0, 1000)
         return [orjson.loads(entry.data) for entry in entries]
@@ -79,7 +79,7 @@ class Instance:
 
 @dataclass
 class Rig:
-    """What a test has in its hands. ``url`` is the engine's."""
+    """The engine, the peer and the exit stack of a test. ``url`` is the engine's."""
 
     url: str
     folder: Path
@@ -87,7 +87,7 @@ class Rig:
     stack: AsyncExitStack
 
     async def start(self, **settings: object) -> Instance:
-        """A gateway of its own over the engine; ``clients`` name their key in clear."""
+        """Starts a gateway on the engine; ``clients`` name their key in clear text."""
         clients = cast("list[dict[str, object]]", settings.pop("clients", []))
         agent: dict[str, object] = {"name": "echo", "url": self.peer.url}
         agent |= cast("dict[str, object]", settings.pop("agent", {}))
@@ -117,24 +117,24 @@ class Rig:
         return Instance(gateway, access, given, http, edges.face)
 
     def list_sessions(self) -> list[str]:
-        """Every session that is stored."""
+        """Returns the ids of all stored sessions."""
         names = cast("list[bytes]", ask(self.url, "KEYS", "*:e:se_*"))
         return [name.decode().rpartition(":")[2] for name in names]
 
     def counted(self) -> int:
-        """Messages that the peer got."""
+        """Counts the messages that the peer received."""
         return self.peer.count("SendMessage") + self.peer.count("SendStreamingMessage")
 
 
 def describe(client: dict[str, object]) -> dict[str, object]:
-    """A client section; its key is ``<name>-key``, and it may call everything unless it says otherwise."""
+    """Returns a client section. Its key is ``<name>-key``; it may call every agent unless the section restricts it."""
     key = hash_key(Secret(f"{client['name']}-key"))
     return {"key_hash": key, "may_call": ["*"], **client}
 
 
 @asynccontextmanager
 async def run_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
-    """An empty engine and a peer."""
+    """Starts with an empty engine and a peer."""
     ask(url, "FLUSHALL")
     async with open_rig(url, folder) as rig:
         yield rig
@@ -142,7 +142,7 @@ async def run_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
 
 @asynccontextmanager
 async def open_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
-    """An engine as it is, and a peer."""
+    """Uses the engine as it is, with a new peer."""
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(ScriptedPeer("echo"))
         yield Rig(url, folder, peer, stack)

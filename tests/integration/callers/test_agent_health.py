@@ -1,4 +1,4 @@
-"""How an agent stands, for whoever keeps the gateway running: nothing of it says where it is, or by which key."""
+"""Agent health for operators: calls, limits, breakers and card, without the agent's address or key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLIENTS: Final[list[dict[str, object]]] = [
 ]
 
 
-async def test_calls_limits_and_the_card_are_told(rig: Rig) -> None:
+async def test_health_shows_calls_limits_and_the_card(rig: Rig) -> None:
     (rig.folder / "key").write_text(SECRET, "utf-8")
     (rig.folder / "key").chmod(0o600)
     agent = {
@@ -54,7 +54,7 @@ async def test_calls_limits_and_the_card_are_told(rig: Rig) -> None:
     assert rig.peer.url not in answer.text
 
 
-async def test_calls_and_runs_of_all_instances_are_added_up(rig: Rig) -> None:
+async def test_health_adds_up_calls_and_runs_of_all_instances(rig: Rig) -> None:
     one, two = await rig.start(clients=CLIENTS), await rig.start(clients=CLIENTS)
     watches = [each.gateway.parts.agent_watch for each in (one, two)]
 
@@ -82,10 +82,10 @@ async def test_calls_and_runs_of_all_instances_are_added_up(rig: Rig) -> None:
         assert sum(each["runs"] for each in by_name.values()) == 1
     assert seen[0]["calls"]["outcomes"] == seen[1]["calls"]["outcomes"]
     assert max(map(len, describe_health(seen[0], parse_ms(seen[0]["at"])))) <= 80
-    told = ask_engine(rig.url, "GET", f"{{00}}:hr:{seen[0]['instance']}")
-    assert isinstance(told, bytes)
-    assert rig.peer.url not in told.decode()
-    # What has ended is no part of it any more.
+    published = ask_engine(rig.url, "GET", f"{{00}}:hr:{seen[0]['instance']}")
+    assert isinstance(published, bytes)
+    assert rig.peer.url not in published.decode()
+    # An instance that has stopped is no longer included.
     await two.gateway.duties.stop()
 
     async def is_left() -> bool:
@@ -95,7 +95,7 @@ async def test_calls_and_runs_of_all_instances_are_added_up(rig: Rig) -> None:
     await wait_until(is_left, 20, "the other one is gone")
 
 
-async def test_whoever_is_alone_tells_nobody(rig: Rig) -> None:
+async def test_a_single_instance_publishes_no_health_row(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     assert (await one.send("ada-key", "echo 1")).is_success
     await one.gateway.parts.agent_watch.publish()
@@ -104,7 +104,7 @@ async def test_whoever_is_alone_tells_nobody(rig: Rig) -> None:
     assert [each["instance"] for each in health["instances"]] == [health["instance"]]
 
 
-async def test_what_is_not_seen_is_answered_as_what_is_not_there(rig: Rig) -> None:
+async def test_health_of_a_hidden_agent_equals_that_of_an_unknown_one(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     hidden = await get(one, "far", "/v1/agents/echo/health")
     absent = await get(one, "far", "/v1/agents/nobody/health")
@@ -124,7 +124,7 @@ async def test_an_agent_without_a_card_is_unknown(rig: Rig) -> None:
     assert health.keys().isdisjoint({"cardSince", "version", "protocol"})
 
 
-def test_it_fits_on_a_screen() -> None:
+def test_health_output_fits_80_columns() -> None:
     answer: Any = {
         "name": "echo" * 60,
         "at": "2026-01-01T00:10:00.000Z",

@@ -1,4 +1,4 @@
-"""An agent with bounded slots: what comes while they are taken waits in line, fair between callers and instances."""
+"""An agent with bounded slots: further tasks are queued, fair between callers and across instances."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def act(one: Instance, method: str, path: str, key: str = "ada-key", **bod
 
 
 async def start(one: Instance, objective: str, priority: int = 0, key: str = "ada-key") -> str:
-    """A task that is created and started; its id."""
+    """Creates and starts a task; returns its id."""
     made = await act(
         one, "POST", "/v1/tasks", key, agent="echo", objective=objective, priority=priority
     )
@@ -50,7 +50,7 @@ async def await_status(one: Instance, task: str, *statuses: str, key: str = "ada
 
 @asynccontextmanager
 async def busy(rig: Rig, one: Instance) -> AsyncGenerator[None]:
-    """The agent works at one message, for the time of the block."""
+    """The agent works on one message while the block runs."""
     before = rig.counted()
     rig.peer.hold()
     working = asyncio.create_task(one.send("ada-key", "first"))
@@ -61,7 +61,7 @@ async def busy(rig: Rig, one: Instance) -> AsyncGenerator[None]:
 
 
 @pytest.mark.requirement("EVC-4", "ST-3", "TEV-3", "OBJ-11")
-async def test_tasks_for_an_agent_without_a_free_slot_are_queued_with_their_places(
+async def test_tasks_for_an_agent_without_a_free_slot_are_queued_with_their_positions(
     rig: Rig,
 ) -> None:
     one = await rig.start(clients=[client("ada")], agent=ONE)
@@ -83,7 +83,7 @@ async def test_tasks_for_an_agent_without_a_free_slot_are_queued_with_their_plac
     assert rig.peer.texts == ["first", "number 0", "number 1"]
 
 
-async def test_task_that_was_cancelled_in_line_takes_no_turn_of_its_caller(rig: Rig) -> None:
+async def test_task_cancelled_in_the_queue_uses_no_turn_of_its_caller(rig: Rig) -> None:
     one = await rig.start(clients=[client("ada"), client("bob")], agent=ONE)
     async with busy(rig, one):
         cancelled = [await start(one, f"cancelled {number}") for number in range(3)]
@@ -108,7 +108,7 @@ async def test_higher_priority_starts_first_once_there_is_a_slot(rig: Rig) -> No
 
 
 @pytest.mark.requirement("MK-6")
-async def test_task_that_is_put_in_line_three_times_is_sent_once(rig: Rig) -> None:
+async def test_task_queued_three_times_is_sent_once(rig: Rig) -> None:
     one = await rig.start(clients=[client("ada")], agent=ONE)
     queues, dispatch = one.gateway.parts.queues, one.gateway.parts.dispatch
     async with busy(rig, one):
@@ -120,42 +120,42 @@ async def test_task_that_is_put_in_line_three_times_is_sent_once(rig: Rig) -> No
         assert await one.gateway.store.queues.count(["echo"]) == [1]
         assert rig.counted() == 1, "the limit is not passed"
     await await_status(one, task, "completed")
-    # It works, or has ended: it is in no line any more, whoever puts it there.
+    # The task runs or has ended: a further enqueue leaves the queue empty.
     await queues.enter(record)
 
     async def is_empty() -> bool:
         return await one.gateway.store.queues.count(["echo"]) == [0]
 
-    await wait_until(is_empty, 10, "its turn has come, and nothing came of it")
+    await wait_until(is_empty, 10, "the queue is empty again")
     assert rig.peer.texts == ["first", "once"]
 
 
-async def test_callers_of_a_busy_agent_wait_on_as_for_slow_work(rig: Rig) -> None:
-    """A message without a Task so far gets its answer, whoever begins it."""
+async def test_callers_of_a_busy_agent_wait_as_for_slow_work(rig: Rig) -> None:
+    """A message that has no Task yet gets its response, whichever instance starts it."""
     one = await rig.start(clients=[client("ada")], agent=ONE)
     async with busy(rig, one):
         waiting = [asyncio.create_task(one.send("ada-key", f"n {n}")) for n in range(5)]
 
-        async def are_all_there() -> bool:
+        async def are_all_queued() -> bool:
             return await one.gateway.store.queues.count(["echo"]) == [5]
 
-        await wait_until(are_all_there, 15, "they wait in line")
+        await wait_until(are_all_queued, 15, "they are queued")
         at_once = await one.send("ada-key", "later", returnImmediately=True)
-        told = at_once.json()["result"]["task"]
-        assert told["status"]["state"] == "TASK_STATE_SUBMITTED"
-        assert told["metadata"]["urn:passerelle:status"]["reason"] == "agent_capacity"
-        assert "5 wait before it" in str(told["status"])
+        submitted = at_once.json()["result"]["task"]
+        assert submitted["status"]["state"] == "TASK_STATE_SUBMITTED"
+        assert submitted["metadata"]["urn:passerelle:status"]["reason"] == "agent_capacity"
+        assert "5 wait before it" in str(submitted["status"])
         assert rig.counted() == 1
     for answer in await asyncio.gather(*waiting):
         state = answer.json()["result"]["task"]["status"]["state"]
         assert state == "TASK_STATE_COMPLETED"
-    await await_status(one, told["id"], "completed")
+    await await_status(one, submitted["id"], "completed")
     assert rig.peer.texts[0] == "first"
     assert rig.peer.texts[-1] == "later"
 
 
-async def test_slots_are_never_passed_and_callers_share_them_over_two_instances(rig: Rig) -> None:
-    """A flood of one caller, which comes first, does not keep back the others."""
+async def test_slots_are_never_exceeded_and_callers_share_them_over_two_instances(rig: Rig) -> None:
+    """A burst of one caller that arrives first does not starve the others."""
     names = ("flood", "bob", "cleo", "dan")
     clients = [client(name) for name in names]
     agent = {"limits": {"concurrency": 3}}
@@ -171,13 +171,13 @@ async def test_slots_are_never_passed_and_callers_share_them_over_two_instances(
     for task, key in tasks.items():
         await await_status(ends[0], task, "completed", key=key)
     assert len(rig.peer.texts) == len(tasks) == 70
-    # What the flood had begun before the others came, then turns.
+    # First the tasks that the burst started before the others arrived, then round robin.
     served = Counter(rig.peer.texts[3:39])
     assert max(served.values()) - min(served.values()) <= 2, served
     assert rig.peer.most_sends == 3
 
 
-async def test_client_without_the_right_pauses_nobody(rig: Rig) -> None:
+async def test_client_without_the_scope_cannot_pause_an_agent(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "ada", "scopes": ["a2a:call", "tasks:write"]}])
     headers = {"Authorization": "Bearer ada-key"}
     refused = await one.http.post("/v1/agents/echo/pause", headers=headers, json={})

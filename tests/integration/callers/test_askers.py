@@ -1,4 +1,4 @@
-"""Whoever asks never decides, and an answer counts for the task that it is sent to, through a whole gateway."""
+"""A requester never decides its own approval, and an answer counts only for the task that it is sent to."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_body(view: JsonObject, option: str) -> JsonObject:
 
 
 def make_part(view: JsonObject, option: str = "yes") -> JsonObject:
-    """The typed answer as it stands in a message."""
+    """Returns the typed answer as a part of a message."""
     form: JsonObject = {
         "action_id": view["actionId"],
         "rev": view["rev"],
@@ -66,7 +66,7 @@ async def write(at: Instance, task: object, number: int, *parts: JsonObject, **m
 
 
 async def ask_twice(at: Instance) -> tuple[JsonObject, JsonObject]:
-    """Two tasks of one person that wait, each for an answer of its own."""
+    """Starts two tasks of one person; each waits for its own answer."""
     for name in ("act_first", "act_second"):
         assert (await at.send("ada-key", asks("low", name))).status_code == 200
 
@@ -74,7 +74,7 @@ async def ask_twice(at: Instance) -> tuple[JsonObject, JsonObject]:
         found = await list_pending(at, "ada")
         return found if len(found) == 2 else None
 
-    found = await wait_until(both, 20, "both questions stand in the inbox")
+    found = await wait_until(both, 20, "both approval requests are in the inbox")
     assert found is not None
     first, second = sorted(found, key=lambda view: str(view["taskId"]))
     return first, second
@@ -90,7 +90,7 @@ async def read_states(at: Instance, *views: JsonObject) -> list[object]:
 
 @pytest.mark.requirement("CMD-21", "VAL-4")
 @pytest.mark.parametrize("owner", ["ada", "builder"])
-async def test_worker_decides_nothing_that_it_asks_for_whatever_its_key_may(
+async def test_worker_cannot_decide_its_own_request_whatever_its_scopes(
     rig: Rig, owner: str
 ) -> None:
     at = await rig.start(clients=[ADA, BUILDER])
@@ -106,7 +106,7 @@ async def test_worker_decides_nothing_that_it_asks_for_whatever_its_key_may(
             headers={**bearer("builder"), "Idempotency-Key": f"{call}-{owner}"},
         )
         found = (refused.status_code, refused.json()["code"])
-        # A question of others looks like none.
+        # An approval of another owner looks like an unknown one.
         assert found in {(403, "asker"), (404, "not_found")}
         assert found[0] == 403 or (call, owner) == ("decision", "ada")
     now = await at.http.get(path, headers=bearer("builder"))
@@ -116,7 +116,7 @@ async def test_worker_decides_nothing_that_it_asks_for_whatever_its_key_may(
 
 
 @pytest.mark.requirement("CMD-14", "VAL-4")
-async def test_answer_decides_only_what_the_task_asks_that_it_is_sent_to(rig: Rig) -> None:
+async def test_answer_to_another_task_decides_nothing(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     first, second = await ask_twice(at)
     said = await write(at, first["taskId"], 1, make_part(second))
@@ -127,7 +127,7 @@ async def test_answer_decides_only_what_the_task_asks_that_it_is_sent_to(rig: Ri
 
 
 @pytest.mark.requirement("CHN-7", "VAL-4")
-async def test_answer_in_any_other_shape_than_one_typed_part_of_the_caller_decides_nothing(
+async def test_answer_that_is_not_one_typed_part_of_the_caller_decides_nothing(
     rig: Rig,
 ) -> None:
     at = await rig.start(clients=[ADA])

@@ -1,4 +1,4 @@
-"""Each kind of blocker caused for real, read wherever it is shown, and resolved through the id that it names (CF-8)."""
+"""Causes each kind of blocker for real, reads it in every view, and resolves it by the id that it names (CF-8)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ RULES: Final = [
 
 
 async def list_blockers(one: Instance, task: str) -> list[Answer]:
-    """What a task waits for, as its record says it."""
+    """Returns the blockers in the record of a task."""
     return list((await act(one, "GET", f"/v1/tasks/{task}")).get("blockers", []))
 
 
 async def read_blockers(one: Instance, task: str) -> list[Answer]:
-    """The same of a task that rests; every read that says it says the same."""
+    """Returns the blockers of a blocked task; every view that shows them shows the same."""
     record = await act(one, "GET", f"/v1/tasks/{task}")
     found = record.get("blockers", [])
     snapshot = await act(one, "GET", f"/v1/sessions/{record['sessionId']}/tasks")
@@ -63,7 +63,7 @@ async def read_blockers(one: Instance, task: str) -> list[Answer]:
 
 
 async def await_blocker(one: Instance, task: str, kind: str) -> Answer:
-    """The one blocker of a task, once it waits."""
+    """Waits until the task is blocked; returns its one blocker."""
 
     async def waits() -> bool:
         return [blocker["kind"] for blocker in await list_blockers(one, task)] == [kind]
@@ -75,7 +75,7 @@ async def await_blocker(one: Instance, task: str, kind: str) -> Answer:
 
 
 async def decide(one: Instance, action: str, option: str, text: str | None = None) -> None:
-    """Answers the question that was named."""
+    """Answers the approval with this id."""
     view = await act(one, "GET", f"/v1/approvals/{action}")
     members: dict[str, Any] = {} if text is None else {"content": {"text": text}}
     await act(
@@ -106,7 +106,7 @@ async def test_question_of_the_agent_is_an_action(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("CF-8", "SNAP-18")
-async def test_question_of_a_worker_is_an_action_beside_that_of_the_agent(rig: Rig) -> None:
+async def test_question_of_a_worker_is_an_action_in_addition_to_that_of_the_agent(rig: Rig) -> None:
     one = await rig.start(clients=[ADA, WORKER])
     task = await start(one, "auth sign in at the bank")
     await await_blocker(one, task, "credential")
@@ -132,7 +132,7 @@ async def test_question_of_a_worker_is_an_action_beside_that_of_the_agent(rig: R
 
 
 @pytest.mark.requirement("CF-8", "SNAP-18")
-async def test_authorization_that_the_agent_asks_for_is_a_credential(rig: Rig) -> None:
+async def test_authorization_requested_by_the_agent_is_a_credential(rig: Rig) -> None:
     one = await rig.start(clients=[ADA])
     task = await start(one, "auth sign in at the bank")
     blocker = await await_blocker(one, task, "credential")
@@ -161,7 +161,7 @@ async def test_rule_that_asks_is_a_policy_and_is_named(rig: Rig, option: str) ->
 
 
 @pytest.mark.requirement("CF-8", "SNAP-18", "LT-19")
-async def test_name_that_several_artifacts_have_is_a_context(rig: Rig) -> None:
+async def test_ambiguous_artifact_name_is_a_context(rig: Rig) -> None:
     one = await rig.start(clients=[ADA])
     rig.peer.hold()
     sending = [
@@ -215,7 +215,7 @@ async def test_another_task_is_a_dependency(rig: Rig, way: str) -> None:
 
 
 @pytest.mark.requirement("CF-8", "SNAP-18")
-async def test_agent_that_takes_no_more_work_is_a_dependency_until_it_is_tried_again(
+async def test_agent_over_its_rate_is_a_dependency_until_the_retry(
     rig: Rig,
 ) -> None:
     one = await rig.start(clients=[ADA])
@@ -230,7 +230,7 @@ async def test_agent_that_takes_no_more_work_is_a_dependency_until_it_is_tried_a
 
 
 @pytest.mark.requirement("CF-8", "SNAP-18")
-async def test_quota_of_the_owner_is_a_quota_until_it_begins_anew(rig: Rig) -> None:
+async def test_exhausted_quota_of_the_owner_is_a_quota_until_its_next_period(rig: Rig) -> None:
     quota = {"calls": 1, "per": "month", "over": "wait"}
     one = await rig.start(clients=[{**ADA, "quotas": [quota]}])
     await finish(one, await start(one, "covered"))

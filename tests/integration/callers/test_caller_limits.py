@@ -1,4 +1,4 @@
-"""Rate and concurrency of callers: refused in the form of each edge, with no call of the agent, and told once."""
+"""Rate and concurrency limits of callers: each edge refuses in its own form, no agent is called, one fact is stored."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ async def test_caller_over_its_rate_is_refused_on_each_edge_and_no_agent_is_call
 
 
 @pytest.mark.requirement("EXT-7")
-async def test_rate_that_was_hit_is_a_fact_in_the_home_session_and_only_one(rig: Rig) -> None:
+async def test_rate_limit_hit_is_stored_once_in_the_home_session(rig: Rig) -> None:
     one = await rig.start(clients=[RATED])
     for _ in range(8):
         await one.send("rated-key")
 
-    async def told() -> bool:
+    async def is_stored() -> bool:
         return len(await one.read_home("rated")) == 2
 
-    assert await wait_until(told, 15, "the fact is written")
+    assert await wait_until(is_stored, 15, "the fact is written")
     opened, hit = await one.read_home("rated")
     assert opened["type"] == "session.created"
     assert hit["type"] == "rate_limit.hit"
@@ -58,7 +58,7 @@ async def test_rate_that_was_hit_is_a_fact_in_the_home_session_and_only_one(rig:
     assert hit["payload"]["retryAfterMs"] > 1000
 
 
-async def test_caller_with_one_slot_has_one_call_under_way_and_gets_it_back(rig: Rig) -> None:
+async def test_caller_with_one_slot_has_one_call_under_way_and_gets_the_slot_back(rig: Rig) -> None:
     one = await rig.start(clients=[NARROW])
     rig.peer.hold()
     first = asyncio.create_task(one.send("narrow-key"))
@@ -71,7 +71,7 @@ async def test_caller_with_one_slot_has_one_call_under_way_and_gets_it_back(rig:
     assert (await one.send("narrow-key")).status_code == 200
 
 
-async def test_limit_is_one_for_all_instances(rig: Rig) -> None:
+async def test_limit_is_shared_by_all_instances(rig: Rig) -> None:
     rated = {"name": "rated", "limits": {"rate": "5/h"}}
     first = await rig.start(clients=[rated])
     second = await rig.start(clients=[rated])
@@ -84,7 +84,7 @@ async def test_limit_is_one_for_all_instances(rig: Rig) -> None:
     assert rig.counted() == statuses.count(200) >= 3
 
 
-async def test_stream_has_its_slot_until_it_ends(rig: Rig) -> None:
+async def test_stream_keeps_its_slot_until_it_ends(rig: Rig) -> None:
     one = await rig.start(clients=[NARROW])
     rig.peer.hold()
     rig.peer.release(1)
@@ -107,7 +107,7 @@ async def test_stream_has_its_slot_until_it_ends(rig: Rig) -> None:
     assert await wait_until(free, 15, "the slot of a caller that left is free")
 
 
-async def test_message_over_its_bounds_is_refused_on_each_edge_with_the_field_named(
+async def test_oversized_message_is_refused_on_each_edge_with_the_field_named(
     rig: Rig,
 ) -> None:
     requests = {"parts": 2, "part_bytes": 16, "body_bytes": 2_048}
@@ -130,7 +130,7 @@ async def test_message_over_its_bounds_is_refused_on_each_edge_with_the_field_na
     assert (await one.send("free-key", "x" * 16)).status_code == 200
 
 
-async def test_part_as_large_as_it_may_be_passes_with_the_defaults(rig: Rig) -> None:
+async def test_part_of_the_maximum_size_passes_with_the_defaults(rig: Rig) -> None:
     """A file of 12 MiB is 16 MiB of base64."""
     one = await rig.start(clients=[FREE])
     key = {"Authorization": "Bearer free-key"}

@@ -1,4 +1,4 @@
-"""The capability page: ten items, each with its state, what it rests on, and what is missing or switched off."""
+"""The capability page: ten items, each with its state, its requirements, and what is missing or switched off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ITEMS: Final = [
 
 
 async def read_parts(at: Instance) -> dict[str, dict[str, Any]]:
-    """The parts of all items, by ``item.part``."""
+    """Returns the parts of all items, by ``item.part``."""
     items = await read_items(at)
     return {f"{item['name']}.{part['name']}": part for item in items for part in item["parts"]}
 
@@ -70,7 +70,7 @@ async def test_each_item_of_the_scope_has_a_state_and_what_is_supported_is_teste
 
 
 @pytest.mark.requirement("ID-17")
-async def test_what_is_switched_off_is_unavailable_and_the_setting_is_named(rig: Rig) -> None:
+async def test_disabled_feature_is_unavailable_and_names_its_setting(rig: Rig) -> None:
     plain = await read_parts(await rig.start(clients=[ADA]))
     assert plain["tasks.large_output"]["state"] == "supported"
     assert plain["boundaries.hooks"]["state"] == "unavailable"
@@ -91,7 +91,7 @@ async def test_what_is_switched_off_is_unavailable_and_the_setting_is_named(rig:
     assert "retention.memory" in parts["tasks.archive"]["reasons"][0]
 
 
-async def test_page_takes_a_right_to_call_or_to_read(rig: Rig) -> None:
+async def test_page_requires_a_scope_to_call_or_to_read(rig: Rig) -> None:
     at = await rig.start(clients=[WORKER])
     headers = {"Authorization": "Bearer worker-key"}
     assert (await at.http.get("/v1/capabilities", headers=headers)).status_code == 403

@@ -1,4 +1,4 @@
-"""What operators see of channels: each thing that happens to one is in a series."""
+"""Channel metrics for operators: each kind of channel event is counted in a series."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ADA = {"name": "ada", "scopes": ["a2a:call", "channels:connect", "tasks:read"]}
 
 
 async def read_metrics(instance: Instance) -> dict[str, float]:
-    """The series of channels by their names and labels."""
+    """Returns the channel series by name and labels."""
     text = (await instance.http.get("/metrics")).text
     lines = (line for line in text.splitlines() if line.startswith("passerelle_channel_"))
     return {name.removeprefix("passerelle_channel_"): float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}  # fmt: skip  # noqa: E501
 
 
-async def test_what_happens_to_a_channel_is_in_a_series(rig: Rig) -> None:
+async def test_each_channel_event_is_counted_in_a_series(rig: Rig) -> None:
     instance = await rig.start(clients=[ADA])
     await instance.send("ada-key", "message hello")
     session = rig.list_sessions()[0]

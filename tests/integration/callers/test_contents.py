@@ -1,4 +1,4 @@
-"""All of what a question is about can be read, however large, by those who see the question and by nobody else (P6)."""
+"""The whole content of an approval can be read, however large, by those who see it and by no other caller (P6)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONG: Final = "a very long line \u202e; " * 1_000
 
 
 async def open_large(at: Instance) -> JsonObject:
-    """An agent asks about more than fits into a question."""
+    """An agent requests approval for content that exceeds the preview."""
     form: JsonObject = {
         "action_id": "act_large",
         "rev": 1,
@@ -60,7 +60,7 @@ async def find(at: Instance) -> JsonObject:
     async def look() -> JsonObject | None:
         return next(iter(await list_pending(at, "ada")), None)
 
-    view = await wait_until(look, 20, "the question stands")
+    view = await wait_until(look, 20, "the approval is pending")
     assert view is not None
     return view
 
@@ -73,7 +73,7 @@ async def read(at: Instance, view: JsonObject, who: str = "ada") -> Any:  # noqa
 
 
 def check(view: Any, whole: Any) -> None:  # noqa: ANN401  JSON as a test reads it
-    """What was read is what the question is bound to."""
+    """Checks that the content read is the one that the approval's digest covers."""
     packed = canonicalize(whole["content"])
     named = f"sha256:{hashlib.sha256(packed).hexdigest()}"
     subject = view["subject"]
@@ -83,7 +83,7 @@ def check(view: Any, whole: Any) -> None:  # noqa: ANN401  JSON as a test reads 
     assert packed.startswith(subject["content"]["preview"].encode()[:1_000])
 
 
-async def test_content_that_an_agent_asks_about_is_read_whole_and_escaped(rig: Rig) -> None:
+async def test_content_of_an_agents_approval_is_read_whole_and_escaped(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     view = await open_large(at)
     whole = await read(at, view)
@@ -95,13 +95,13 @@ async def test_content_that_an_agent_asks_about_is_read_whole_and_escaped(rig: R
     unknown = await at.http.get("/v1/approvals/act_nowhere/content", headers=bearer("ada"))
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     printed = await run(at, "show", str(view["actionId"]))
-    # The title has the beginning of it once more.
+    # The title contains the beginning a second time.
     assert printed.count("a very long line") == 1_001
-    # To read is no answer.
+    # Reading the content does not resolve the approval.
     assert await find(at) == view
 
 
-async def test_content_of_a_worker_is_read_by_the_worker_and_by_who_decides(rig: Rig) -> None:
+async def test_content_of_a_worker_is_read_by_the_worker_and_by_its_approver(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BUILDER])
     turn = {"agent": "echo", "text": "slow 8"}
     accepted = (await at.http.post("/v1/turns", json=turn, headers=bearer("ada"))).json()
@@ -116,7 +116,7 @@ async def test_content_of_a_worker_is_read_by_the_worker_and_by_who_decides(rig:
     assert shown["digest"] == compute_digest(small)
 
 
-async def test_message_that_is_held_is_read_whole(rig: Rig) -> None:
+async def test_content_of_a_held_message_is_read_whole(rig: Rig) -> None:
     at = await rig.start(clients=[ADA], policy={"rules": [MAIL]})
     assert (await at.send("ada-key", LONG)).status_code == 200
     view = await find(at)
@@ -126,7 +126,7 @@ async def test_message_that_is_held_is_read_whole(rig: Rig) -> None:
     assert rig.counted() == 0
 
 
-async def test_content_that_does_not_fit_into_an_answer_is_refused_by_name(rig: Rig) -> None:
+async def test_content_over_the_response_limit_is_refused_as_too_large(rig: Rig) -> None:
     at = await rig.start(clients=[ADA], policy={"rules": [MAIL]})
     assert (await at.send("ada-key", "\u202e" * (LIMIT_BYTES // 8))).status_code == 200
     view = await find(at)

@@ -1,4 +1,4 @@
-"""What one gateway counts while it works: appends and their batches, calls of agents, limits, leases."""
+"""Metrics of a working gateway: appends and their batches, calls of agents, limits, leases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FREE = {"name": "free"}
 
 
 async def read(instance: Instance) -> dict[tuple[str, ...], float]:
-    """What a scrape shows, by name and label values."""
+    """Returns the samples of a scrape, by name and label values."""
     text = (await instance.http.get("/metrics")).text
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -40,14 +40,14 @@ async def test_unary_send_is_two_appends_with_their_time_and_one_answered_call(r
     assert after["passerelle_leases_held",] == 64
 
 
-async def test_calls_that_went_to_the_store_together_are_a_batch_of_their_number(rig: Rig) -> None:
+async def test_store_batches_are_counted_with_their_number_of_calls(rig: Rig) -> None:
     one = await rig.start(clients=[FREE])
     after = await read(one)
     assert after["passerelle_store_batch_calls_sum",] > after["passerelle_store_batch_calls_count",]
     assert after["passerelle_store_batch_calls_count",] > 0
 
 
-async def test_every_refusal_of_a_limit_is_counted_by_its_kind(rig: Rig) -> None:
+async def test_limit_refusals_are_counted_by_kind(rig: Rig) -> None:
     spent = {"name": "spent", "quotas": [{"calls": 1, "per": "day"}]}
     one = await rig.start(clients=[RATED, spent])
     for key in ("rated-key", "spent-key"):
@@ -58,7 +58,7 @@ async def test_every_refusal_of_a_limit_is_counted_by_its_kind(rig: Rig) -> None
     assert after["passerelle_limit_refusals_total", "quota"] == 3
 
 
-async def test_stream_of_an_agent_is_one_call_however_long_it_is(rig: Rig) -> None:
+async def test_stream_of_an_agent_is_counted_as_one_call(rig: Rig) -> None:
     one = await rig.start(clients=[FREE])
     answer = await one.call("free-key", "SendStreamingMessage", one.message("chunks 3"))
     assert answer.status_code == 200
@@ -69,7 +69,7 @@ async def test_stream_of_an_agent_is_one_call_however_long_it_is(rig: Rig) -> No
     assert await wait_until(ended, 15, "the stream is counted at its end")
 
 
-async def test_call_that_a_limit_of_the_agent_held_back_is_told_from_one_it_refused(
+async def test_call_held_back_by_a_limit_is_counted_apart_from_a_refused_one(
     rig: Rig,
 ) -> None:
     one = await rig.start(clients=[FREE], agent={"limits": {"rate": "1/h"}})

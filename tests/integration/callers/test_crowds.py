@@ -1,4 +1,4 @@
-"""Many devices at once: the cycle collector rests while they come in, and never for good."""
+"""Many devices connect at once: the cycle collector pauses meanwhile and is always enabled again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.callers.rig import Rig
 pytestmark = pytest.mark.anyio
 
 
-async def test_collector_rests_for_a_crowd_and_goes_on_when_the_gateway_ends(
+async def test_collector_pauses_for_a_connection_burst_and_resumes_when_the_gateway_ends(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "CROWD", 2)

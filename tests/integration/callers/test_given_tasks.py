@@ -1,4 +1,4 @@
-"""A task that is given away, over HTTP, A2A and channels, with everything running (TEV-5)."""
+"""A task is transferred to another owner, over HTTP, A2A and channels, in a whole gateway (TEV-5)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CLIENTS: Final[list[dict[str, object]]] = [
     {"name": "cat", "scopes": SCOPES, "may_call": ["another"]},
 ]
 TASK_NOT_FOUND: Final = -32001
-NOBODY: Final = "task_0000000000000000000000000000"
+UNKNOWN_TASK: Final = "task_0000000000000000000000000000"
 
 
 async def send_silent(one: Instance) -> tuple[str, str]:
-    """A task of Ada's that its agent works on, and the session that it stands in."""
+    """Starts a task of Ada's that its agent works on; returns the task and its session."""
     answer = (await one.send("ada-key", "silent", returnImmediately=True)).json()
     task = str(answer["result"]["task"]["id"])
     record = await get(one, "ada", f"/v1/tasks/{task}")
@@ -49,7 +49,7 @@ async def get(one: Instance, who: str, path: str) -> httpx.Response:
     return await one.http.get(path, headers={"Authorization": f"Bearer {who}-key"})
 
 
-async def give(
+async def transfer(
     one: Instance, who: str, task: str, owner: str = "bob", **headers: str
 ) -> httpx.Response:
     sent = {"Authorization": f"Bearer {who}-key", **headers}
@@ -65,26 +65,26 @@ async def list_a2a(one: Instance, who: str) -> tuple[list[str], int]:
     return [task["id"] for task in page["tasks"]], page["totalSize"]
 
 
-async def test_given_task_is_the_new_owners_on_every_face_at_once(rig: Rig) -> None:
+async def test_transferred_task_belongs_to_the_new_owner_on_every_edge_at_once(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     task, _ = await send_silent(one)
     read = await get(one, "ada", f"/v1/tasks/{task}")
-    stale = await give(one, "ada", task, **{"If-Match": '"1"'})
+    stale = await transfer(one, "ada", task, **{"If-Match": '"1"'})
     assert stale.status_code == httpx.codes.PRECONDITION_FAILED
     for stranger in ("bob", "cat"):
-        assert (await give(one, stranger, task)).status_code == httpx.codes.NOT_FOUND
+        assert (await transfer(one, stranger, task)).status_code == httpx.codes.NOT_FOUND
     for unfit in ("cat", "nobody"):
-        refused = await give(one, "ada", task, unfit)
+        refused = await transfer(one, "ada", task, unfit)
         assert refused.status_code == httpx.codes.BAD_REQUEST, refused.text
     wish = {"If-Match": read.headers["etag"], "Idempotency-Key": "g-1"}
-    given = await give(one, "ada", task, **wish)
+    given = await transfer(one, "ada", task, **wish)
     assert given.status_code == httpx.codes.OK, given.text
-    again = await give(one, "ada", task, **wish)
+    again = await transfer(one, "ada", task, **wish)
     assert again.json() == {**given.json(), "repeated": True}
     assert given.headers["etag"] == f'"{given.json()["version"]}"'
     assert ((await list_a2a(one, "ada"))[0], (await list_a2a(one, "bob"))[0]) == ([], [task])
     missed: list[list[object]] = []
-    for name in (task, NOBODY):
+    for name in (task, UNKNOWN_TASK):
         answers: list[object] = [
             str(await ask_a2a(one, "ada", method, id=name)).replace(name, "it")
             for method in ("GetTask", "CancelTask", "SubscribeToTask")
@@ -99,7 +99,7 @@ async def test_given_task_is_the_new_owners_on_every_face_at_once(rig: Rig) -> N
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
 
 
-async def test_what_the_old_owner_had_on_it_ends_with_it(rig: Rig) -> None:
+async def test_transfer_ends_webhooks_subscriptions_and_calls_of_the_old_owner(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS, webhooks={"allow": ["http://127.0.0.1:9"]})
     task, session = await send_silent(one)
     stream = StreamRef(StreamKind.SESSION, session)
@@ -122,7 +122,7 @@ async def test_what_the_old_owner_had_on_it_ends_with_it(rig: Rig) -> None:
         await channel.send({**HELLO, "token": "ada-key", "caps": [], "subs": [*subs]})
         for name in names:
             await channel.expect("live", s=name)
-        assert (await give(one, "ada", task)).is_success
+        assert (await transfer(one, "ada", task)).is_success
         for name in names:
             assert (await channel.expect("unsub", s=name))["code"] == "forbidden"
     assert (await waiting)["error"]["code"] == TASK_NOT_FOUND
@@ -131,7 +131,7 @@ async def test_what_the_old_owner_had_on_it_ends_with_it(rig: Rig) -> None:
     assert configs["result"].get("configs", []) == []
 
 
-async def test_a_turn_that_is_under_way_ends_for_its_sender_and_goes_on_for_the_next(
+async def test_turn_under_way_ends_for_its_sender_and_continues_for_the_new_owner(
     rig: Rig,
 ) -> None:
     one = await rig.start(clients=CLIENTS)
@@ -141,7 +141,7 @@ async def test_a_turn_that_is_under_way_ends_for_its_sender_and_goes_on_for_the_
     (session,) = rig.list_sessions()
     listed = (await get(one, "ada", f"/v1/tasks?sessionId={session}")).json()["tasks"]
     task = str(listed[0]["taskId"])
-    assert (await give(one, "ada", task)).is_success
+    assert (await transfer(one, "ada", task)).is_success
     assert (await waiting).json()["error"]["code"] == TASK_NOT_FOUND
     rig.peer.release_all()
 
@@ -158,20 +158,20 @@ async def test_a_turn_that_is_under_way_ends_for_its_sender_and_goes_on_for_the_
 
 
 async def ask_again(one: Instance, task: str) -> Answer:
-    """A further message of Ada's, and the answer that she waits for."""
+    """Sends a further message of Ada's and returns its response."""
     message = one.message("silent")["message"]
     further = {**cast("JsonObject", message), "taskId": task, "messageId": "m-further"}
     return await ask_a2a(one, "ada", "SendMessage", message=further)
 
 
-async def test_a_question_of_a_given_task_stands_in_the_inbox_of_the_new_owner(rig: Rig) -> None:
+async def test_question_of_a_transferred_task_is_in_the_inbox_of_the_new_owner(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     body = {"agent": "echo", "objective": "ask which one"}
     headers = {"Authorization": "Bearer ada-key"}
     created = await one.http.post("/v1/tasks", json=body, headers=headers)
     task = created.json()["task"]["taskId"]
     assert parse_facade(task) is not None
-    assert (await give(one, "ada", task)).is_success
+    assert (await transfer(one, "ada", task)).is_success
     bob = {"Authorization": "Bearer bob-key"}
     started = await one.http.post(f"/v1/tasks/{task}/start", json={}, headers=bob)
     assert started.is_success, started.text
@@ -184,7 +184,7 @@ async def test_a_question_of_a_given_task_stands_in_the_inbox_of_the_new_owner(r
 
     await wait_until(is_asked, 30, "the question is in the new owner's inbox")
     assert await read_pending("ada") == []
-    refused = await give(one, "bob", task, "ada")
+    refused = await transfer(one, "bob", task, "ada")
     assert refused.status_code == httpx.codes.CONFLICT
     assert refused.json()["why"] == "open_question"
     further = {"text": "the left one", "taskId": task, "agent": "echo"}

@@ -1,4 +1,4 @@
-"""What a caller may do, on every edge alike."""
+"""What a caller may do: each edge checks the same permissions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def ask_v1(instance: Instance, headers: list[tuple[str, str]]) -> int:
     return (await instance.http.get("/v1/agents", headers=headers)).status_code
 
 
-async def test_of_two_identities_the_one_that_the_proxy_added_counts_on_each_edge(rig: Rig) -> None:
-    """A proxy that adds its header to that of the caller puts it behind it."""
+async def test_the_identity_header_added_by_the_proxy_counts_on_each_edge(rig: Rig) -> None:
+    """The proxy appends its header after the caller's own."""
     one = await rig.start(clients=[TILL, ROOT], proxy=PROXY)
     for said, status in (("CN=till", 200), ("CN=nobody", 401)):
         headers = [("X-Client-Identity", "CN=root"), ("X-Client-Identity", said)]
@@ -40,7 +40,9 @@ async def test_of_two_identities_the_one_that_the_proxy_added_counts_on_each_edg
 
 
 @pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
-async def test_webhook_beside_a_message_takes_the_right_to_set_one(rig: Rig, method: str) -> None:
+async def test_webhook_in_a_send_request_requires_the_scope_to_set_webhooks(
+    rig: Rig, method: str
+) -> None:
     one = await rig.start(clients=[SENDER])
     config = {"url": "https://hooks.example.com/a"}
     message = one.message("hello", taskPushNotificationConfig=config)

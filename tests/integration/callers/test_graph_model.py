@@ -1,7 +1,7 @@
-"""Random graphs of tasks at a gateway that runs, against a reference of a few sets.
+"""Random task graphs at a running gateway, compared with a reference model of a few sets.
 
-No task is sent while a task that it waits for has not completed, no edge closes a circle, and what a tree has cost is
-the sum over its tasks, each once.
+A task is not sent while one of its dependencies is open, no edge closes a cycle, and the cost of a tree is the sum over
+its tasks, each counted once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PICK: Final = st.integers(0, 99)
 
 
 def reach(edges: set[tuple[int, int]], start: int) -> set[int]:
-    """What an edge after the other leads to."""
+    """Returns what is reachable over the edges from ``start``."""
     found, left = set[int](), [start]
     while left:
         at = left.pop()
@@ -47,7 +47,7 @@ def reach(edges: set[tuple[int, int]], start: int) -> set[int]:
 
 
 class GraphLife(RuleBasedStateMachine):
-    """Tasks are numbers. ``waits`` are open: from a task to one that has to complete first; ``below`` to a child."""
+    """Tasks are numbers. ``waits`` holds open dependencies (task, prerequisite); ``below`` holds (parent, child)."""
 
     def __init__(self, http: httpx.Client) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class GraphLife(RuleBasedStateMachine):
             self.below.add((near, far))
 
     def link(self, near: int, kind: str, far: int) -> str | None:
-        """The code of why there is no such edge."""
+        """Returns the error code when the edge is refused, else None."""
         answer = self.post(f"/v1/tasks/{self.names[near]}/link", kind=kind, target=self.names[far])
         return None if answer.is_success else str(answer.json()["code"])
 
@@ -152,7 +152,7 @@ class GraphLife(RuleBasedStateMachine):
     def resume(self, at: int) -> None:
         number = self.pick(at)
         taken = self.post(f"/v1/tasks/{self.names[number]}/resume").is_success
-        # One that waits for another task goes on by itself alone.
+        # A task with an open dependency continues only when that completes.
         assert taken is (number in self.paused)
         self.paused.discard(number)
 
@@ -185,8 +185,8 @@ class GraphLife(RuleBasedStateMachine):
                 expected = "blocked" if blockers else "accepted"
                 assert record["status"] == ("paused" if number in self.paused else expected)
             spent = len(self.done & ({number} | reach(self.below, number)))
-            told = record.get("spending", {}).get("tree", {"costs": []})["costs"]
-            assert sum(one["amountMicros"] for one in told) == spent * COST
+            costs = record.get("spending", {}).get("tree", {"costs": []})["costs"]
+            assert sum(one["amountMicros"] for one in costs) == spent * COST
 
 
 def list_blockers(record: dict[str, Any]) -> set[str]:
@@ -198,7 +198,7 @@ def list_blockers(record: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.requirement("GR-1", "GR-2", "EXT-7")
-async def test_random_graphs_are_those_of_the_reference(rig: Rig) -> None:
+async def test_random_graphs_match_the_reference(rig: Rig) -> None:
     price = {"currency": "EUR", "per_call": "0.10"}
     one = await rig.start(clients=[ADA], agent={"price": price})
     headers = {"Authorization": "Bearer ada-key"}
@@ -215,7 +215,7 @@ async def test_random_graphs_are_those_of_the_reference(rig: Rig) -> None:
                 settings=settings(
                     max_examples=6,
                     stateful_step_count=25,
-                    # What it finds is not made smaller: each step is some requests.
+                    # No shrinking: each step takes several requests.
                     phases=(Phase.generate,),
                     deadline=None,
                     suppress_health_check=[HealthCheck.too_slow],

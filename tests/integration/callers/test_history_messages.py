@@ -1,4 +1,4 @@
-"""A conversation as messages: who said what, in which order, and as a file of lines that can be added to (MK-33)."""
+"""A conversation as messages: sender, text and order, also as a JSON-lines file that can be appended to (MK-33)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ async def find_thread(one: Instance, task: str) -> str:
     return str((await ask(one, "ada", f"/v1/tasks/{task}")).json()["threadId"])
 
 
-def keep(path: Path, lines: list[Answer]) -> list[Answer]:
-    """Adds what the file does not have; returns all that it has then."""
+def merge(path: Path, lines: list[Answer]) -> list[Answer]:
+    """Appends the lines that the file lacks; returns all its lines."""
     kept = [orjson.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {one["id"] for one in kept}
     kept += [one for one in lines if one["id"] not in known]
@@ -43,7 +43,7 @@ def keep(path: Path, lines: list[Answer]) -> list[Answer]:
 
 
 @pytest.mark.requirement("MK-33")
-async def test_a_conversation_is_read_as_messages_in_their_order(rig: Rig) -> None:
+async def test_a_conversation_is_read_as_messages_in_order(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS, agent=PRICED)
     first = (await send(one, "echo well done"))["task"]
     context, thread = first["contextId"], await find_thread(one, first["id"])
@@ -54,9 +54,9 @@ async def test_a_conversation_is_read_as_messages_in_their_order(rig: Rig) -> No
     assert (await one.call("ada-key", "SendMessage", params)).is_success
     await send(one, "fail", contextId=context, referenceTaskIds=[first["id"], "task_unknown"])
     lines = await read_all(one, f"messages:{thread}")
-    told = [(each["role"], each["text"]) for each in lines if "not known here" not in each["text"]]
+    seen = [(each["role"], each["text"]) for each in lines if "not known here" not in each["text"]]
     answer = said["parts"][0]["text"]
-    assert told[:6] == [
+    assert seen[:6] == [
         ("user", "echo well done"),
         ("assistant", "echo well done"),
         ("user", "message of no task"),
@@ -64,9 +64,9 @@ async def test_a_conversation_is_read_as_messages_in_their_order(rig: Rig) -> No
         ("user", "ask which boat?"),
         ("assistant", "which boat?"),
     ]
-    assert told[6] == ("user", "the red one")
-    assert told[7][0] == "assistant"
-    assert told[8] == ("user", "fail")
+    assert seen[6] == ("user", "the red one")
+    assert seen[7][0] == "assistant"
+    assert seen[8] == ("user", "fail")
     notices = [each for each in lines if each["role"] == "system"]
     assert any("not known here" in each["text"] for each in notices)
     assert all(set(each) >= ALWAYS for each in lines)
@@ -86,7 +86,7 @@ async def test_a_conversation_is_read_as_messages_in_their_order(rig: Rig) -> No
 
 
 @pytest.mark.requirement("MK-33")
-async def test_a_message_that_comes_twice_is_written_once(rig: Rig) -> None:
+async def test_a_repeated_message_is_written_once(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": one.message("echo once")}
     headers = {"Authorization": "Bearer ada-key", "Idempotency-Key": "k-1"}
@@ -96,31 +96,31 @@ async def test_a_message_that_comes_twice_is_written_once(rig: Rig) -> None:
     thread, path = await find_thread(one, task["id"]), rig.folder / "history.jsonl"
     lines = await read_all(one, f"messages:{thread}")
     assert [each["role"] for each in lines] == ["user", "assistant"]
-    assert keep(path, lines) == lines
+    assert merge(path, lines) == lines
     await send(one, "echo more", contextId=task["contextId"])
     more = await read_all(one, f"messages:{thread}")
-    assert keep(path, more) == more
+    assert merge(path, more) == more
     assert len(more) == 4
-    # What has left memory has the same messages, at another instance as well.
+    # An archived conversation has the same messages, also at another instance.
     assert await archive_ended(rig) >= 1
     two = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
-    assert keep(path, await read_all(two, f"messages:{thread}")) == more
+    assert merge(path, await read_all(two, f"messages:{thread}")) == more
 
 
 @pytest.mark.requirement("MK-33")
-async def test_messages_of_others_are_not_there(rig: Rig) -> None:
+async def test_messages_of_other_owners_are_not_found(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     task = (await send(one, "echo mine"))["task"]
     thread, session = await find_thread(one, task["id"]), await find_session(one, task["id"])
     absent = f"th_{'0' * 28}"
-    told = {
+    seen = {
         (await ask(one, "bob", f"/v1/streams/messages:{name}/events")).content.replace(
             name.encode(), b"N"
         )
         for name in (thread, absent, session, "nothing")
     }
-    assert len(told) == 1
-    assert b"there is no thread 'N'" in told.pop()
+    assert len(seen) == 1
+    assert b"there is no thread 'N'" in seen.pop()
     overseen = await ask(one, "eve", f"/v1/streams/messages:{thread}/snapshot")
     assert overseen.status_code == httpx.codes.OK
     assert len(overseen.json()["snapshot"]["messages"]) == 2

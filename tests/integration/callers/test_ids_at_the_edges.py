@@ -1,4 +1,4 @@
-"""An id that is malformed, unknown or of another kind is refused at every edge, by name, and is never a fault."""
+"""A malformed or unknown id, or one of another kind, is refused at every edge by name, without an internal error."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ MALFORMED: Final = (
     "s" * 255,
     "{00}:s:x",
 )
-"""No ids: other letters, a shard beyond the last one, one letter too many, the key of something that is stored."""
+"""Malformed: other letters, a shard beyond the last one, one letter too many, a store key."""
 OTHERS: Final = (f"se_{UNKNOWN}", f"task_{UNKNOWN}", f"th_{UNKNOWN}", f"act_{UNKNOWN}")
-"""Well formed, of each kind, and of nothing that is stored."""
+"""Well formed, one of each kind, but unknown."""
 IDS: Final = frozenset(
     {
         *("taskId", "sessionId", "contextId", "threadId", "turnId", "actionId", "parentTaskId"),
@@ -77,11 +77,11 @@ LAWFUL: Final[dict[str, dict[str, Json]]] = {
     "spawn_subagent": {"agent": "echo", "text": "a"},
     "send_subagent_input": {"text": "a"},
 }
-"""What a call needs beside the id that is tried, so that nothing else is wrong with it."""
+"""The other required members of a call, all valid."""
 
 
 def list_cases(call: str) -> list[JsonObject]:
-    """The parameters of a call, with each of its ids in several wrong forms."""
+    """Returns the parameters of a call, with each of its ids in several wrong forms."""
     properties = wire_schema(CALLS[call].params).get("properties")
     names = [name for name in properties if name in IDS] if isinstance(properties, dict) else []
     needed = wire_schema(CALLS[call].params).get("required")
@@ -96,7 +96,7 @@ def list_cases(call: str) -> list[JsonObject]:
 async def send(
     at: Instance, operation: RouteOperation, params: JsonObject
 ) -> tuple[int, JsonObject]:
-    """The call as an HTTP request."""
+    """Sends the call as an HTTP request."""
     path = operation.path
     rest = dict(params)
     for name in operation.path_params:
@@ -115,7 +115,7 @@ async def send(
 async def send_over_channels(
     at: Instance, calls: Sequence[tuple[str, JsonObject]]
 ) -> list[tuple[str, JsonObject, object]]:
-    """Calls in their order, as many over one channel as it lets through at once, each with the code of its answer."""
+    """Sends the calls in order, up to 50 over each channel; returns each with the code of its answer."""
     found: list[tuple[str, JsonObject, object]] = []
     for some in batched(calls, 50):
         async with open_channel(str(at.http.base_url).rstrip("/")) as channel:
@@ -123,20 +123,20 @@ async def send_over_channels(
             for number, (call, params) in enumerate(some):
                 frame: JsonObject = {"t": "rpc", "id": f"c{number}", "m": call, "d": params}
                 await channel.send({**frame, "idem": f"k{len(found)}"})
-                while not (told := [f for f in channel.frames if f.get("id") == f"c{number}"]):
+                while not (answered := [f for f in channel.frames if f.get("id") == f"c{number}"]):
                     await channel.read_more()
-                found.append((call, params, told[0].get("code")))
+                found.append((call, params, answered[0].get("code")))
     return found
 
 
 def batched(
     calls: Sequence[tuple[str, JsonObject]], size: int
 ) -> Iterator[Sequence[tuple[str, JsonObject]]]:
-    """Cuts a list into pieces."""
+    """Cuts a sequence into chunks."""
     return (calls[start : start + size] for start in range(0, len(calls), size))
 
 
-async def test_no_id_in_any_parameter_of_any_call_is_a_fault(rig: Rig) -> None:
+async def test_no_id_in_any_parameter_of_any_call_causes_an_internal_error(rig: Rig) -> None:
     at = await rig.start(clients=[OWNER])
     with capture_logs() as lines:
         sent = [
@@ -145,15 +145,15 @@ async def test_no_id_in_any_parameter_of_any_call_is_a_fault(rig: Rig) -> None:
             for params in list_cases(operation.call.name)
         ]
         calls = [(call, params) for call in CALLS for params in list_cases(call)]
-        told = await send_over_channels(at, calls)
+        answered = await send_over_channels(at, calls)
     assert len(sent) > 300
-    assert len(told) > 300
+    assert len(answered) > 300
     assert [one for one in sent if one[2] >= 500] == []
-    assert [one for one in told if one[2] == "internal"] == []
+    assert [one for one in answered if one[2] == "internal"] == []
     assert [line for line in lines if line["event"].endswith(".fault")] == []
 
 
-async def test_session_that_is_none_is_named_by_each_edge(rig: Rig) -> None:
+async def test_invalid_session_is_named_by_each_edge(rig: Rig) -> None:
     at = await rig.start(clients=[OWNER])
     for wrong in (*MALFORMED, *OTHERS):
         await refuse_session(at, wrong)
@@ -172,11 +172,11 @@ async def refuse_session(at: Instance, wrong: str) -> None:
     async with open_channel(str(at.http.base_url).rstrip("/")) as channel:
         await channel.greet("ada-key")
         await channel.send({"t": "rpc", "id": "c", "m": "submit_turn", "d": turn, "idem": "k"})
-        told = await channel.expect("err", id="c")
-        assert (told["code"], told["d"]["kind"]) == ("not_found", "session")
+        answered = await channel.expect("err", id="c")
+        assert (answered["code"], answered["d"]["kind"]) == ("not_found", "session")
 
 
-async def test_task_and_context_of_a_message_are_refused_or_taken_as_a_name(rig: Rig) -> None:
+async def test_task_and_context_ids_of_a_message_are_refused_or_used_as_a_name(rig: Rig) -> None:
     at = await rig.start(clients=[OWNER])
     with capture_logs() as lines:
         for wrong in (*MALFORMED, *OTHERS):
@@ -185,7 +185,7 @@ async def test_task_and_context_of_a_message_are_refused_or_taken_as_a_name(rig:
 
 
 async def try_ids(at: Instance, wrong: str) -> None:
-    """Sends to it, and asks for it, over both bindings."""
+    """Sends a message to the id and gets it, over both bindings."""
     message: JsonObject = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "a"}]}
     named: list[JsonObject] = [
         {"taskId": wrong},
@@ -194,11 +194,11 @@ async def try_ids(at: Instance, wrong: str) -> None:
     ]
     for more in named:
         params: JsonObject = {"message": {**message, **more}}
-        told = (await at.call("ada-key", "SendMessage", params)).json()
-        assert told.get("error", {}).get("code") != -32603, told
+        answered = (await at.call("ada-key", "SendMessage", params)).json()
+        assert answered.get("error", {}).get("code") != -32603, answered
         path = "/agents/echo/message:send"
         answer = await at.http.post(path, json=params, headers=bearer("ada"))
         assert answer.status_code < 500, answer.text
     for method in ("GetTask", "CancelTask", "SubscribeToTask"):
-        told = (await at.call("ada-key", method, {"id": wrong})).json()
-        assert told["error"]["code"] == -32001, told
+        answered = (await at.call("ada-key", method, {"id": wrong})).json()
+        assert answered["error"]["code"] == -32001, answered

@@ -1,4 +1,4 @@
-"""The streams of a caller's lists: rows of tasks and jobs as they change, for several devices and instances."""
+"""The streams of a caller's lists: changed rows of tasks and jobs, for several devices and instances."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def post(one: Instance, who: str, path: str, body: Answer) -> Answer:
 
 
 async def open_list(one: Instance, stream: str = "tasks", who: str = "ada") -> tuple[str, Answer]:
-    """The cursor and the state from which a stream is followed."""
+    """Returns the cursor and the snapshot from which a stream is followed."""
     answer = await ask(one, who, f"/v1/streams/{stream}/snapshot")
     assert answer.is_success, answer.text
     said = answer.json()
@@ -60,7 +60,7 @@ async def follow(
     stream: str = "tasks",
     who: str = "ada",
 ) -> tuple[str, list[Answer]]:
-    """What comes after a cursor, until it is enough."""
+    """Follows a stream from ``cursor`` until ``until`` holds; returns the new cursor and the events."""
     found: list[Answer] = []
 
     async def look() -> bool:
@@ -78,7 +78,7 @@ async def follow(
 
 
 def has(status: str, task: str) -> Callable[[list[Answer]], bool]:
-    """Whether the last row of a task says so."""
+    """Returns a predicate: the last row of the task has this status."""
 
     def judge(found: list[Answer]) -> bool:
         rows = [one["row"] for one in found if one.get("name") == task and "row" in one]
@@ -88,12 +88,12 @@ def has(status: str, task: str) -> Callable[[list[Answer]], bool]:
 
 
 async def start(one: Instance, text: str, who: str = "ada") -> str:
-    """A task that goes on."""
+    """Starts a task and does not wait for its end."""
     answer = await one.send(f"{who}-key", text, returnImmediately=True)
     return str(answer.json()["result"]["task"]["id"])
 
 
-async def test_device_that_was_away_gets_each_row_as_it_is_now(rig: Rig) -> None:
+async def test_reconnecting_device_gets_each_row_once_in_its_current_state(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     cursor, state = await open_list(one)
     assert state == {"rows": [], "more": False, "asOf": cursor}
@@ -101,10 +101,10 @@ async def test_device_that_was_away_gets_each_row_as_it_is_now(rig: Rig) -> None
     phone, _ = await follow(one, cursor, bool)
     others = [await start(one, f"echo {number}") for number in range(5)]
     await one.call("ada-key", "CancelTask", {"id": first})
-    _, told = await follow(
+    _, answers = await follow(
         one, phone, lambda found: all(has("completed", task)(found) for task in others)
     )
-    # The other device has seen nothing since the beginning, and comes back to another instance.
+    # The other device has seen nothing since the beginning, and reconnects to another instance.
     two = await rig.start(clients=CLIENTS)
     laptop, rows = await follow(two, cursor, has("cancelled", first))
     assert {row["name"] for row in rows} == {first, *others}
@@ -113,13 +113,13 @@ async def test_device_that_was_away_gets_each_row_as_it_is_now(rig: Rig) -> None
     by_name = {row["name"]: row["row"] for row in rows}
     assert by_name == {task["taskId"]: task for task in listed}
     assert {row["agent"] for row in rows} == {"echo"}
-    # Both streams of a list have one order, and what both devices saw is the same in the end.
+    # Both streams of a list have one order, and both devices have seen the same rows in the end.
     assert laptop == (await open_list(two))[0]
-    assert {one["name"] for one in told} <= by_name.keys()
+    assert {one["name"] for one in answers} <= by_name.keys()
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
 
 
-async def test_nothing_is_noted_for_whoever_follows_nothing(rig: Rig) -> None:
+async def test_no_notes_are_stored_for_a_list_without_followers(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     first = await start(one, "echo 1")
     await open_list(one, who="bob")
@@ -138,11 +138,11 @@ async def test_nothing_is_noted_for_whoever_follows_nothing(rig: Rig) -> None:
     assert "message" in message
     task = await start(one, "echo 2")
     _, rows = await follow(one, cursor, has("completed", task))
-    # What the relay had not brought before may come as well; a bare Message is in no list.
+    # Rows that the relay had not delivered before may follow as well; a bare Message is in no list.
     assert {row["name"] for row in rows} <= {first, task}
 
 
-async def test_rows_of_others_are_not_shown(rig: Rig) -> None:
+async def test_rows_of_other_owners_are_not_shown(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     mine, _ = await open_list(one)
     other, _ = await open_list(one, who="bob")
@@ -153,16 +153,16 @@ async def test_rows_of_others_are_not_shown(rig: Rig) -> None:
     gap = await ask(one, "bob", f"/v1/streams/tasks/events?after={mine}")
     assert (gap.status_code, gap.json()["why"]) == (410, "epoch")
     key = Principal("ada").key
-    told = {
+    answers = {
         (await ask(one, "bob", f"/v1/streams/{name}/events")).content.replace(name.encode(), b"S")
         for name in (f"tasks:{key}", f"jobs:{key}", "tasks:nobody")
     }
-    assert len(told) == 1
+    assert len(answers) == 1
     narrow, state = await open_list(one, who="far")
     assert (state["rows"], bool(narrow)) == ([], True)
 
 
-async def test_changes_at_once_are_one_row(rig: Rig) -> None:
+async def test_rapid_changes_are_merged_into_one_row(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     async with open_channel(str(one.http.base_url).rstrip("/")) as channel:
         await channel.send({**HELLO, "token": "ada-key"})
@@ -175,7 +175,7 @@ async def test_changes_at_once_are_one_row(rig: Rig) -> None:
 
         while not (rows() and rows()[-1]["status"] == "completed"):
             await channel.read_more()
-        # From accepted to completed are several changes, and they take less than a quarter of a second.
+        # Accepted to completed is several changes within less than 250 ms.
         head = await one.gateway.store.log.read_head(
             StreamRef(StreamKind.TASKS, Principal("ada").key)
         )
@@ -185,7 +185,7 @@ async def test_changes_at_once_are_one_row(rig: Rig) -> None:
         await channel.send({"t": "ack", "a": {"tasks": str(channel.frames[-1].get("c", ""))}})
 
 
-async def test_rows_of_jobs_say_how_far_they_are(rig: Rig) -> None:
+async def test_rows_of_jobs_report_their_progress(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     cursor, state = await open_list(one, "jobs")
     assert state["rows"] == []
@@ -201,7 +201,7 @@ async def test_rows_of_jobs_say_how_far_they_are(rig: Rig) -> None:
     assert state["rows"] == [rows[-1]["row"]]
 
 
-async def test_row_that_has_left_memory_or_its_owner_says_so(rig: Rig) -> None:
+async def test_row_shows_that_its_task_was_archived_or_transferred(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
     cursor, _ = await open_list(one)
     ended, given = await start(one, "echo 1"), await start(one, "silent")
@@ -212,7 +212,7 @@ async def test_row_that_has_left_memory_or_its_owner_says_so(rig: Rig) -> None:
     def is_gone(found: list[Answer]) -> bool:
         return any(row["name"] == given and row.get("gone") for row in found)
 
-    # One that has not read it before: to leave memory is no change of a row.
+    # A list that was not read before: archiving does not change a row.
     two = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
     _, rows = await follow(two, cursor, is_gone)
     last = {row["name"]: row for row in rows}
@@ -221,7 +221,7 @@ async def test_row_that_has_left_memory_or_its_owner_says_so(rig: Rig) -> None:
     assert "row" not in last[given]
 
 
-async def test_notes_end_where_nobody_has_followed_for_long(rig: Rig) -> None:
+async def test_notes_are_dropped_after_a_long_time_without_followers(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     cursor, _ = await open_list(one)
     task = await start(one, "echo 1")
@@ -233,7 +233,7 @@ async def test_notes_end_where_nobody_has_followed_for_long(rig: Rig) -> None:
     await follow(one, cursor, has("completed", task))
     assert await store.inboxes.trim_notes(owner, now_ms + 600_000, now_ms) == 1
     assert ask_engine(rig.url, "EXISTS", NOTES) == 0
-    # An instance that follows it still learns of it by its next look; any other one at once.
+    # An instance with a follower learns of it at its next look; another instance at once.
     two = await rig.start(clients=CLIENTS)
     gap = await ask(two, "ada", f"/v1/streams/tasks/events?after={cursor}")
     assert (gap.status_code, gap.json()["why"]) == (410, "epoch")

@@ -1,7 +1,7 @@
-"""A tail that held a question or its answer is lost: the question is open again or closed, as its agent says.
+"""A lost tail held a question or its answer: the question is open again or closed, as its agent reports.
 
-Nothing that people or callers said is applied again by itself, nothing reaches the agent twice, and nobody hangs. The
-tail is taken from a running engine, and its loss is told as a lease would.
+No decision or message is applied a second time without its sender, nothing reaches the agent twice, and no task hangs.
+The tests remove the tail from a running engine and report the loss as a lease would.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEY = "ada-key"
 
 @dataclass(slots=True)
 class Asked:
-    """A task that asks, at the first of its gateways."""
+    """A task that waits for an answer, at the first of its gateways."""
 
     rig: Rig
     instances: list[Instance]
@@ -47,11 +47,11 @@ class Asked:
 
     @property
     def one(self) -> Instance:
-        """Where callers and people come in."""
+        """The instance that callers and approvers use."""
         return self.instances[0]
 
     async def await_question(self, but: str = "") -> JsonObject:
-        """The only question in the inbox, which is another one than ``but``."""
+        """Returns the only pending question of the inbox, once its id is not ``but``."""
 
         async def find() -> JsonObject | None:
             found = await list_pending(self.one, "ada")
@@ -62,13 +62,13 @@ class Asked:
         return found
 
     async def await_status(self, *wanted: Status) -> None:
-        async def stands_so() -> bool:
+        async def has_status() -> bool:
             return (await read_record(self.one, self.task)).status in wanted
 
-        await wait_until(stands_so, 20, f"the task is {wanted}")
+        await wait_until(has_status, 20, f"the task is {wanted}")
 
     async def check(self, status: Status, answers: int) -> None:
-        """The task ended so, its agent has so many answers, and nothing is left open or damaged."""
+        """The task ended with ``status``, its agent has this many answers, and nothing is left open or damaged."""
         await self.await_status(*ENDED)
         assert (await read_record(self.one, self.task)).status is status
         assert len(self.rig.peer.messages) == 1 + answers
@@ -97,7 +97,7 @@ class Asked:
         await wait_until(is_closed, 20, "the question is closed, as its agent has gone on")
 
     def lose(self) -> None:
-        """Somebody notices that the shard of the task has lost something."""
+        """Reports the loss in the task's shard, as a lease would."""
         self.one.gateway.duties.repair.find_loss(self.task.shard, 0, "lease")
 
 
@@ -107,7 +107,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 
 def make_form(name: str) -> list[Json]:
-    """What asks for leave, in our own form."""
+    """Returns the parts of a permission request in the gateway's own dialect."""
     form: JsonObject = {
         "action_id": name,
         "rev": 1,
@@ -126,19 +126,19 @@ def make_form(name: str) -> list[Json]:
 
 @dataclass(slots=True)
 class Agent:
-    """Asks once ``asks`` is set, and ends the task after the answer once ``ends`` is."""
+    """Requests approval once ``asks`` is set, and ends the task after the answer once ``ends`` is set."""
 
     asks: asyncio.Event = field(default_factory=asyncio.Event)
     ends: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, turn: Turn) -> None:
-        """The first message."""
+        """Handles the first message."""
         await turn.status("WORKING")
         await self.asks.wait()
         await turn.status("INPUT_REQUIRED", parts=make_form("pay-1"))
 
-    async def hear(self, turn: Turn) -> None:
-        """The answer."""
+    async def resume(self, turn: Turn) -> None:
+        """Handles the answer."""
         await turn.status("WORKING")
         await self.ends.wait()
         await turn.artifact("done")
@@ -146,8 +146,8 @@ class Agent:
 
 
 async def begin(rig: Rig, count: int, agent: Agent) -> Asked:
-    """A task at work; its agent has not asked yet."""
-    rig.peer.next(agent.work, agent.hear)
+    """Starts a task; its agent works and has not asked yet."""
+    rig.peer.next(agent.work, agent.resume)
     started = [await rig.start(clients=[ADA]) for _ in range(count)]
     answered = await started[0].send(KEY, "pay", returnImmediately=True)
     task = cast("JsonObject", answered.json()["result"]["task"])
@@ -172,7 +172,7 @@ async def test_question_that_opened_in_the_tail_is_asked_again(rig: Rig, count: 
     asked.lose()
     again = await asked.await_question(but=str(lost["actionId"]))
     late = await say(asked.one, bearer("ada"), make_answer(lost))
-    assert late.status_code == 404, "nobody is asked that any more"
+    assert late.status_code == 404, "the lost question is no longer pending"
     agent.ends.set()
     await answer(asked, again)
     await asked.check(Status.COMPLETED, 1)
@@ -201,7 +201,7 @@ async def test_answer_that_the_agent_has_is_not_sent_again(
 
 
 @pytest.mark.requirement("I7")
-async def test_decision_that_the_agent_has_not_is_asked_for_again(rig: Rig, count: int) -> None:
+async def test_decision_that_the_agent_lacks_is_requested_again(rig: Rig, count: int) -> None:
     agent = Agent()
     asked = await begin(rig, count, agent)
     agent.asks.set()

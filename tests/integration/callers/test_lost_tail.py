@@ -1,7 +1,7 @@
-"""A shard loses the tail of its history under a gateway that goes on: no task ends with a hole, and none is forgotten.
+"""A shard loses the tail of its history under a running gateway: no task ends with a hole, and none is forgotten.
 
-The tail is taken from a running engine, so that no connection breaks and nobody is told: what notices it is what is
-tested. Agents are held at each word, so that every test loses the same tail.
+The tests remove the tail from a running engine, so no connection breaks and no process is notified: they test the
+detection. Agents wait before each chunk, so every test loses the same tail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHUNKS = 12
 
 @asynccontextmanager
 async def streaming(one: Instance, text: str, number: int = 0) -> AsyncGenerator[None]:
-    """Sends a message and reads its stream meanwhile; ``number`` tells it from others."""
+    """Sends a message and reads its stream during the block; ``number`` makes the message id unique."""
     message = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}
     body = {
         "jsonrpc": "2.0",
@@ -58,7 +58,7 @@ async def streaming(one: Instance, text: str, number: int = 0) -> AsyncGenerator
 
 
 async def find_task(one: Instance) -> EntityRef:
-    """The one task that is driven here."""
+    """Waits for the one task that is driven here."""
 
     async def look() -> list[str]:
         return one.gateway.parts.dispatch.runs.list_tasks()
@@ -76,9 +76,9 @@ async def read_record(one: Instance, task: EntityRef) -> TaskRecord:
 
 
 async def read_text(one: Instance, task: EntityRef) -> str:
-    """The artifact as GetTask has it."""
-    told = (await one.call(KEY, "GetTask", {"id": task.id})).json()
-    artifacts = told.get("result", {}).get("artifacts", [])
+    """Returns the artifact as GetTask returns it."""
+    shown = (await one.call(KEY, "GetTask", {"id": task.id})).json()
+    artifacts = shown.get("result", {}).get("artifacts", [])
     return "".join(part["text"] for artifact in artifacts for part in artifact["parts"])
 
 
@@ -100,7 +100,7 @@ async def await_end(one: Instance, task: EntityRef) -> TaskRecord:
 
 
 async def await_extension(rig: Rig, one: Instance, task: EntityRef) -> None:
-    """Until the lease in the task's shard is extended once more."""
+    """Waits until the lease of the task's shard is extended once more."""
     name = keys.own(task.shard, one.gateway.duties.keeper.instance)
     before = ask(rig.url, "HGET", name, "until")
 
@@ -111,7 +111,7 @@ async def await_extension(rig: Rig, one: Instance, task: EntityRef) -> None:
 
 
 async def check_repaired(rig: Rig, *instances: Instance) -> None:
-    """Nothing is damaged, by what is stored; in every place where it is told that a loss was noticed it was."""
+    """Verification finds no damage, and at least one instance counted a lost tail."""
     store = instances[0].gateway.store
 
     async def is_sound() -> bool:
@@ -123,7 +123,7 @@ async def check_repaired(rig: Rig, *instances: Instance) -> None:
 
 
 async def list_codes(one: Instance, task: EntityRef) -> list[str]:
-    """The codes of the warnings in the session of a task."""
+    """Returns the codes of the warnings in the session of a task."""
     events = await one.read_session((await read_record(one, task)).session_id)
     return [event["payload"]["code"] for event in events if event["type"] == "runtime.warning"]
 
@@ -133,7 +133,7 @@ def expect_text() -> str:
 
 
 async def lose_middle(rig: Rig, one: Instance, task: EntityRef) -> Moment:
-    """Four further chunks of a task are stored, and then as many that will be gone."""
+    """Stores four further chunks, then four that the restore will remove; returns the state between them."""
     rig.peer.release(4)
     await await_chunk(one, task, 5)
     before = remember(rig.url, task.shard)
@@ -145,7 +145,7 @@ async def lose_middle(rig: Rig, one: Instance, task: EntityRef) -> Moment:
 @pytest.mark.requirement("I5", "I8")
 @pytest.mark.parametrize("is_read", [True, False])
 @pytest.mark.parametrize("others", [0, 1])
-async def test_streamed_task_ends_equal_to_its_agents_after_its_tail_is_gone(
+async def test_streamed_task_ends_equal_to_the_agents_after_a_lost_tail(
     rig: Rig, *, is_read: bool, others: int
 ) -> None:
     one, *more = [await rig.start(clients=[ADA]) for _ in range(1 + others)]
@@ -171,7 +171,7 @@ async def test_streamed_task_ends_equal_to_its_agents_after_its_tail_is_gone(
 @pytest.mark.requirement("I5")
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("has_extension", [True, False])
-async def test_task_that_had_ended_in_the_tail_ends_again(
+async def test_task_whose_end_was_in_the_tail_ends_again(
     rig: Rig, others: int, *, has_extension: bool
 ) -> None:
     one, *more = [await rig.start(clients=[ADA]) for _ in range(1 + others)]
@@ -197,7 +197,7 @@ async def test_task_that_had_ended_in_the_tail_ends_again(
 
 @pytest.mark.requirement("I5")
 @pytest.mark.parametrize("ended", [True, False])
-async def test_task_whose_agent_cannot_tell_ends_as_lost_and_not_with_a_hole(
+async def test_task_whose_agent_cannot_report_it_fails_as_lost_without_a_hole(
     rig: Rig, *, ended: bool
 ) -> None:
     one = await rig.start(clients=[ADA])
@@ -220,7 +220,7 @@ async def test_task_whose_agent_cannot_tell_ends_as_lost_and_not_with_a_hole(
     await check_repaired(rig, one)
 
 
-async def test_only_the_shard_that_has_lost_something_gets_a_new_epoch(rig: Rig) -> None:
+async def test_only_the_damaged_shard_gets_a_new_epoch(rig: Rig) -> None:
     one = await rig.start(clients=[ADA])
     rig.peer.hold()
     async with streaming(one, f"chunks {CHUNKS}"):
@@ -239,14 +239,14 @@ async def test_only_the_shard_that_has_lost_something_gets_a_new_epoch(rig: Rig)
 
 
 @pytest.mark.requirement("I9")
-async def test_verify_names_each_damaged_task_where_nothing_is_repaired(
+async def test_verify_names_each_damaged_task_without_repair(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await rig.start(clients=[ADA])
     rig.peer.hold()
 
     async def repair_nothing(*_told: object) -> None:
-        """The set goes on naming what nobody drives."""
+        """Fails, so the lease's set keeps naming the task that no driver runs."""
         raise StoreUnavailable("test", "no")
 
     async with streaming(one, f"chunks {CHUNKS}"):

@@ -1,7 +1,7 @@
-"""A replica is promoted that lacks acknowledged writes, under gateways that go on: every task ends as at its agent.
+"""A promoted replica lacks acknowledged writes, under running gateways: every task ends as at its agent.
 
-Two real servers behind one address, as a managed store has it. Replication is cut, the tail is acknowledged, the
-primary killed and the replica promoted.
+Two real servers behind one address, as with a managed store. The tests cut the replication, acknowledge the tail, kill
+the primary and promote the replica.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ PART = 4
 
 @dataclass(slots=True)
 class Agent:
-    """Says a third of its chunks at once, one when the replica is cut off, and the last after the promotion."""
+    """Sends a third of its chunks at once, a third after ``cut`` and the last after ``promoted``."""
 
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     promoted: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def count(self, turn: Turn) -> None:
-        """``count ends`` is done before the promotion."""
+        """``count ends`` finishes before the promotion."""
         await turn.status("WORKING")
-        await self._say(turn, 0)
+        await self._send(turn, 0)
         await self.cut.wait()
-        await self._say(turn, 1)
+        await self._send(turn, 1)
         if turn.argument != "ends":
             await self.promoted.wait()
-        await self._say(turn, 2)
+        await self._send(turn, 2)
         await turn.status("COMPLETED")
 
     @staticmethod
-    async def _say(turn: Turn, part: int) -> None:
+    async def _send(turn: Turn, part: int) -> None:
         for number in range(part * PART, (part + 1) * PART):
             is_last = number == 3 * PART - 1
             await turn.artifact(f"chunk-{number} ", append=number > 0, last=is_last)
@@ -67,7 +67,7 @@ def expect_text(parts: int) -> str:
 
 
 async def find_tasks(one: Instance, count: int) -> list[EntityRef]:
-    """All tasks of the caller."""
+    """Returns all tasks of the caller."""
     found: list[EntityRef] = []
 
     async def are_listed() -> bool:
@@ -90,7 +90,7 @@ async def await_text(one: Instance, task: EntityRef, text: str) -> None:
 @pytest.mark.requirement("I5", "I9", "I10")
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("is_read", [True, False])
-async def test_every_task_ends_equal_to_its_agents_over_a_promotion_without_the_tail(
+async def test_every_task_ends_as_at_its_agent_after_a_promotion_without_the_tail(
     tmp_path: Path, instances: int, *, is_read: bool
 ) -> None:
     agent = Agent()

@@ -1,4 +1,4 @@
-"""What a name means is known to a further attempt at the same task (LT-19)."""
+"""A further attempt at the same task knows the resolved name (LT-19)."""
 
 from __future__ import annotations
 

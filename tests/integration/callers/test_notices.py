@@ -1,4 +1,4 @@
-"""Notices over a link: delivered to the person's devices, kept, and no turn and no task (CHN-15)."""
+"""Notices over a channel: delivered to the person's devices and stored, without a turn or a task (CHN-15)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connect(instance: Instance, device: str, who: str = "ada") -> ChannelClient:
 
 
 class Inbox(list[dict[str, Any]]):
-    """What a device sees of its inbox: every event, and the notices of the snapshot."""
+    """The inbox as a device sees it: every event, and the notices of the snapshot."""
 
     def __init__(self) -> None:
         self.notices: list[Any] = []
@@ -47,7 +47,7 @@ class Inbox(list[dict[str, Any]]):
         return [one["payload"] for one in self if one["type"] == "channel.message"]
 
 
-async def test_notice_reaches_the_other_devices_and_makes_no_turn_and_no_task(rig: Rig) -> None:
+async def test_notice_reaches_the_other_devices_without_a_turn_or_task(rig: Rig) -> None:
     here = await rig.start(clients=[ADA, BOB])
     there = await rig.start(clients=[ADA, BOB])
     seen, bobs, later = Inbox(), Inbox(), Inbox()
@@ -90,7 +90,7 @@ async def test_notice_reaches_the_other_devices_and_makes_no_turn_and_no_task(ri
     assert rig.counted() == 0
 
 
-async def test_notice_of_a_device_that_was_never_there_is_refused(rig: Rig) -> None:
+async def test_notice_for_an_unknown_device_is_refused(rig: Rig) -> None:
     here = await rig.start(clients=[ADA, BOB])
     async with connect(here, "phone") as phone, connect(here, "bobs", "bob") as bobs:
         await phone.call("list_actions", {})

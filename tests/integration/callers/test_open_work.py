@@ -1,4 +1,4 @@
-"""What is open stands in the metrics: how many tasks and questions, since when, and how fast people decide."""
+"""Metrics of open work: how many tasks and approvals, the age of the oldest, and how fast approvals are decided."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 PERSON: Final = ["a2a:call", "tasks:read", "approvals:read", "approvals:decide"]
 _SILENT_MS: Final = 4_500
-"""The store answers nobody for longer than a scrape waits."""
+"""In ms: the store does not respond for longer than a scrape waits."""
 CLIENTS: Final[list[dict[str, object]]] = [
     {"name": "ada", "scopes": PERSON, "kind": "person"},
     {"name": "eve", "scopes": ["tasks:oversee"]},
 ]
 
 
-async def test_open_tasks_and_questions_stand_in_the_metrics(rig: Rig) -> None:
+async def test_open_tasks_and_questions_are_in_the_metrics(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     await send(one, "ada", "silent")
     await send(one, "ada", "ask which boat")
@@ -54,7 +54,7 @@ async def test_open_tasks_and_questions_stand_in_the_metrics(rig: Rig) -> None:
     assert seen["passerelle_oldest_failing_webhook_seconds",] == 0
 
 
-async def test_an_answer_is_timed_once_however_often_it_comes(rig: Rig) -> None:
+async def test_a_repeated_answer_is_timed_once(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     await send(one, "ada", "ask which boat")
 
@@ -86,7 +86,9 @@ async def test_an_answer_is_timed_once_however_often_it_comes(rig: Rig) -> None:
     assert not any(name[0].endswith("_created") for name in seen)
 
 
-async def test_while_the_store_is_away_nothing_is_said_of_it(rig: Rig, tmp_path: Path) -> None:
+async def test_open_work_is_not_reported_while_the_store_is_unavailable(
+    rig: Rig, tmp_path: Path
+) -> None:
     one = await rig.start(clients=CLIENTS)
     await send(one, "ada", "silent")
     await until_open(one, {"queued": 1})

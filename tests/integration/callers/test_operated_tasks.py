@@ -1,4 +1,4 @@
-"""Whoever operates tasks pauses, resumes and retries what others own, in its own name, and is shown no more of it."""
+"""An operator pauses, resumes and retries tasks of other owners, in its own name, and sees nothing more of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from passerelle.core.event_type import EventType
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.runtime.common.clock import SystemIds
-from tests.integration.callers.test_oversight import CLIENTS, OUT, UNKNOWN, Doorkeeper, get
+from tests.integration.callers.test_oversight import CLIENTS, OUT, UNKNOWN, FixedAuthenticator, get
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def act(
 
 
 async def create(one: Instance, text: str) -> tuple[str, str]:
-    """A task of Ada's that was not sent, and its session."""
+    """Creates a task of Ada's without starting it; returns the task and its session."""
     headers = {"Authorization": "Bearer ada-key"}
     body = {"agent": "echo", "objective": text, "title": "of Ada's"}
     made = (await one.http.post("/v1/tasks", json=body, headers=headers)).json()["task"]
@@ -42,17 +42,17 @@ async def create(one: Instance, text: str) -> tuple[str, str]:
 
 
 async def until(one: Instance, task: str, status: str) -> None:
-    async def stands() -> bool:
+    async def has_status() -> bool:
         return str((await get(one, "ada", f"/v1/tasks/{task}")).json()["status"]) == status
 
-    await wait_until(stands, 20, f"the task is {status}")
+    await wait_until(has_status, 20, f"the task is {status}")
 
 
 async def list_facts(one: Instance, session: str, kind: EventType) -> list[Answer]:
     return [event for event in await one.read_session(session) if event["type"] == kind]
 
 
-async def test_a_task_of_somebody_else_is_paused_and_goes_on(rig: Rig) -> None:
+async def test_operator_pauses_and_resumes_a_task_of_another_owner(rig: Rig) -> None:
     one = await rig.start(clients=[*CLIENTS, *OPERATORS])
     task, session = await create(one, "echo the boats")
     paused = await act(one, "ops", task, "pause", "p-1", reason="night")
@@ -73,7 +73,7 @@ async def test_a_task_of_somebody_else_is_paused_and_goes_on(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "rules", [[], [{"name": "again", "effect": "allow", "when": "true", "about": ["commands"]}]]
 )
-async def test_a_task_of_somebody_else_is_tried_again(
+async def test_operator_retries_a_task_of_another_owner(
     rig: Rig, rules: list[dict[str, object]]
 ) -> None:
     policy = {"policy": {"rules": rules}} if rules else {}
@@ -91,15 +91,19 @@ async def test_a_task_of_somebody_else_is_tried_again(
         "repeated"
     ]
     await wait_until(lambda: rig.counted() > sent, 20, "the agent is asked again")
-    wishes = await list_facts(one, session, EventType.TASK_RETRYING)
-    assert [wish["payload"]["actor"] for wish in wishes if wish["payload"].get("actor")] == ["ops"]
+    retries = await list_facts(one, session, EventType.TASK_RETRYING)
+    assert [retry["payload"]["actor"] for retry in retries if retry["payload"].get("actor")] == [
+        "ops"
+    ]
     await until(one, str(tried.json()["task"]["taskId"]), "failed")
     assert rig.counted() == sent + 1
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_what_is_not_operated_is_bytewise_not_there(rig: Rig, verb: str) -> None:
+async def test_task_that_may_not_be_operated_equals_an_unknown_one_in_each_byte(
+    rig: Rig, verb: str
+) -> None:
     one = await rig.start(clients=[*CLIENTS, *OPERATORS])
     task, session = await create(one, "fail")
     await act(one, "ada", task, "start")
@@ -112,17 +116,17 @@ async def test_what_is_not_operated_is_bytewise_not_there(rig: Rig, verb: str) -
         assert refused.status_code == unknown.status_code == httpx.codes.NOT_FOUND, who
         assert refused.text.replace(task, UNKNOWN[0]) == unknown.text
     assert (await act(one, "eve", task, verb, reason="why")).status_code == httpx.codes.FORBIDDEN
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         paths = (f"/v1/tasks/{name}/{verb}" for name in (task, UNKNOWN[0]))
-        told, missed = [(await http.post(path, json={"reason": "why"})).text for path in paths]
-    assert told.replace(task, UNKNOWN[0]) == missed
+        refusal, missed = [(await http.post(path, json={"reason": "why"})).text for path in paths]
+    assert refusal.replace(task, UNKNOWN[0]) == missed
     assert await one.read_session(session) == before, "nothing was written"
 
 
 @pytest.mark.parametrize("verb", ["start", "complete", "fail", "progress", "give", "link"])
-async def test_nothing_else_is_done_to_it(rig: Rig, verb: str) -> None:
+async def test_operator_may_do_nothing_else_to_a_task(rig: Rig, verb: str) -> None:
     one = await rig.start(clients=[*CLIENTS, *OPERATORS])
     task, _ = await create(one, "echo one")
     assert (await act(one, "ops", task, verb)).status_code == httpx.codes.FORBIDDEN

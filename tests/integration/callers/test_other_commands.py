@@ -1,4 +1,4 @@
-"""No command but an answer lets go on what waits for leave: not an agent that asks, and not a message that is held."""
+"""Only an answer releases a task that waits for approval: of an agent's request and of a held message."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COMMANDS: Final[list[tuple[str, str, JsonObject]]] = [
 
 
 async def begin(at: Instance, agent: str) -> tuple[JsonObject, JsonObject]:
-    """A task that waits for leave, as the caller is shown it, and its question."""
+    """Starts a task that waits for approval; returns it as the caller sees it, and its approval."""
     text = asks("low", f"act_{agent}") if agent == "echo" else "keep this"
     message: JsonObject = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": text}]}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
@@ -58,7 +58,7 @@ async def begin(at: Instance, agent: str) -> tuple[JsonObject, JsonObject]:
     async def find() -> JsonObject | None:
         return next(iter(await list_pending(at, "ada")), None)
 
-    view = await wait_until(find, 20, "the question stands")
+    view = await wait_until(find, 20, "the approval is pending")
     assert view is not None
     return cast("JsonObject", said.json()["result"]["task"]), view
 
@@ -74,7 +74,9 @@ def fill(value: object, names: dict[str, str]) -> object:
 
 @pytest.mark.requirement("VAL-4", "CMD-14")
 @pytest.mark.parametrize("agent", ["echo", "vault"])
-async def test_no_other_command_lets_go_on_what_waits_for_leave(rig: Rig, agent: str) -> None:
+async def test_no_other_command_releases_a_task_that_waits_for_approval(
+    rig: Rig, agent: str
+) -> None:
     agents = [{"name": one, "url": rig.peer.url} for one in ("echo", "vault")]
     at = await rig.start(clients=[ADA], agents=agents, policy={"rules": [HOLD]})
     task, view = await begin(at, agent)
@@ -108,7 +110,7 @@ async def test_no_other_command_lets_go_on_what_waits_for_leave(rig: Rig, agent:
 
 
 @pytest.mark.requirement("EXT-1", "CMD-2")
-async def test_rule_about_cancels_holds_whoever_interrupts_a_session_as_well(rig: Rig) -> None:
+async def test_rule_about_cancels_holds_back_a_session_interrupt_as_well(rig: Rig) -> None:
     rule = {
         "name": "no-stop",
         "effect": "ask",
@@ -137,4 +139,4 @@ async def test_rule_about_cancels_holds_whoever_interrupts_a_session_as_well(rig
     await at.http.post(f"{path}/decision", json=answer, headers=headers)
     assert rig.peer.count("CancelTask") == 0
     assert (await interrupt(2))["outcome"] == "accepted"
-    await wait_until(lambda: rig.peer.count("CancelTask"), 20, "the agent is told to stop")
+    await wait_until(lambda: rig.peer.count("CancelTask"), 20, "the agent receives the cancel")

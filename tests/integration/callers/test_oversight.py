@@ -1,4 +1,4 @@
-"""Whoever oversees a tenant reads what others in it own, is written down for it, and changes nothing."""
+"""Oversight: a reader of a tenant sees what others own in it, each read is recorded, and it changes nothing."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ async def get(one: Instance, who: str, path: str) -> httpx.Response:
     return await one.http.get(path, headers={"Authorization": f"Bearer {who}-key"})
 
 
-async def send_whole(one: Instance) -> tuple[str, str, str]:
-    """A task of Ada's, its session and its thread."""
+async def start_silent(one: Instance) -> tuple[str, str, str]:
+    """Starts a task of Ada's; returns the task, its session and its thread."""
     task = str(
         (await one.send("ada-key", "silent", returnImmediately=True)).json()["result"]["task"]["id"]
     )
@@ -77,14 +77,14 @@ def list_paths(task: str, session: str, thread: str) -> list[str]:
 
 
 async def list_reads(one: Instance, who: str, tenant: str = "default") -> list[Answer]:
-    """What the home session of a reader says that it read of others."""
+    """Returns the reads of others' data that the reader's home session records."""
     events = await one.read_session(name_home(Principal(who, tenant)))
     return [event for event in events if event["type"] == EventType.HISTORY_WINDOW_LOADED]
 
 
-async def test_whoever_oversees_reads_all_that_its_owner_reads(rig: Rig) -> None:
+async def test_overseer_reads_all_that_the_owner_reads(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
-    names = await send_whole(one)
+    names = await start_silent(one)
     for path in list_paths(*names):
         mine, seen = await get(one, "ada", path), await get(one, "eve", path)
         assert mine.status_code == httpx.codes.OK, (path, mine.text)
@@ -99,16 +99,16 @@ async def test_whoever_oversees_reads_all_that_its_owner_reads(rig: Rig) -> None
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
 
 
-async def test_a_read_is_told_once_by_all_instances_of_one_hour(rig: Rig) -> None:
+async def test_a_read_is_recorded_once_per_hour_over_all_instances(rig: Rig) -> None:
     one, two = await rig.start(clients=CLIENTS), await rig.start(clients=CLIENTS)
-    task, _, _ = await send_whole(one)
+    task, _, _ = await start_silent(one)
     for instance in (one, two, one, two):
         assert (await get(instance, "eve", f"/v1/tasks/{task}")).is_success
     assert len(await list_reads(one, "eve")) == 1
 
 
-class Doorkeeper:
-    """Lets everybody in as one principal: of clients every one is of the tenant ``default``."""
+class FixedAuthenticator:
+    """Authenticates every request as one principal. Clients of the settings all belong to the tenant ``default``."""
 
     def __init__(self, principal: Principal) -> None:
         self.principal = principal
@@ -119,13 +119,13 @@ class Doorkeeper:
 
 
 OUT: Final = Principal("owner", "globex", "person", frozenset(AccessScope), serves=None)
-"""The owner of another tenant."""
+"""A principal of another tenant."""
 
 
-async def test_what_is_of_another_tenant_is_bytewise_not_there(rig: Rig) -> None:
+async def test_task_of_another_tenant_equals_an_unknown_one_in_each_byte(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
-    named = await send_whole(one)
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    named = await start_silent(one)
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         for real, unreal in zip(list_paths(*named), list_paths(*UNKNOWN), strict=True):
@@ -137,25 +137,25 @@ async def test_what_is_of_another_tenant_is_bytewise_not_there(rig: Rig) -> None
     assert await list_reads(one, OUT.id, OUT.tenant) == []
 
 
-async def test_what_is_of_an_agent_that_may_not_be_seen_is_bytewise_not_there(rig: Rig) -> None:
+async def test_task_of_a_hidden_agent_equals_an_unknown_one_in_each_byte(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
-    named = await send_whole(one)
+    named = await start_silent(one)
     for real, unreal in zip(list_paths(*named), list_paths(*UNKNOWN), strict=True):
         compare(await get(one, "far", real), await get(one, "far", unreal), named)
     assert await list_reads(one, "far") == []
 
 
 def compare(found: httpx.Response, missed: httpx.Response, named: tuple[str, str, str]) -> None:
-    told = found.text
+    seen_text = found.text
     for name, other in zip(named, UNKNOWN, strict=True):
-        told = told.replace(name, other)
-    assert (found.status_code, told) == (missed.status_code, missed.text), found.url
+        seen_text = seen_text.replace(name, other)
+    assert (found.status_code, seen_text) == (missed.status_code, missed.text), found.url
     assert found.status_code == httpx.codes.NOT_FOUND, found.url
 
 
-async def test_who_oversees_changes_nothing_and_reads_no_personal_session(rig: Rig) -> None:
+async def test_overseer_changes_nothing_and_reads_no_personal_session(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
-    task, session, _ = await send_whole(one)
+    task, session, _ = await start_silent(one)
     headers = {"Authorization": "Bearer eve-key"}
     for verb in ("cancel", "pause", "resume", "start", "retry", "complete"):
         refused = await one.http.post(f"/v1/tasks/{task}/{verb}", json={}, headers=headers)
@@ -174,9 +174,9 @@ async def test_who_oversees_changes_nothing_and_reads_no_personal_session(rig: R
     assert personal.status_code == httpx.codes.NOT_FOUND
 
 
-async def test_the_stream_of_a_task_of_somebody_else_is_followed(rig: Rig) -> None:
+async def test_overseer_follows_the_stream_of_a_task_of_another_owner(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
-    task, session, _ = await send_whole(one)
+    task, session, _ = await start_silent(one)
     url = str(one.http.base_url).rstrip("/")
     async with open_channel(url) as channel:
         names = (f"session:{session}", f"task:{task}")
@@ -188,7 +188,7 @@ async def test_the_stream_of_a_task_of_somebody_else_is_followed(rig: Rig) -> No
 
 
 async def list_all(one: Instance, who: str, query: str = "") -> list[Answer]:
-    """Every page of the list of a tenant."""
+    """Returns all pages of the tenant's task list."""
     found: list[Answer] = []
     token = ""
     while True:
@@ -201,7 +201,7 @@ async def list_all(one: Instance, who: str, query: str = "") -> list[Answer]:
             return found
 
 
-async def test_whoever_oversees_lists_the_tasks_of_all_owners(rig: Rig) -> None:
+async def test_overseer_lists_the_tasks_of_all_owners(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     made = [
         str(
@@ -220,7 +220,7 @@ async def test_whoever_oversees_lists_the_tasks_of_all_owners(rig: Rig) -> None:
     async def are_listed() -> bool:
         return [task["taskId"] for task in await list_all(one, "eve")] == made[::-1]
 
-    await wait_until(are_listed, 20, "the relay has brought all")
+    await wait_until(are_listed, 20, "the relay has delivered all rows")
     owners = [task["owner"] for task in await list_all(one, "eve")]
     assert owners == ["bob", "ada", "bob", "ada"]
     assert await list_all(one, "eve", "&agent=nobody") == await list_all(one, "far") == []
@@ -233,7 +233,7 @@ async def test_whoever_oversees_lists_the_tasks_of_all_owners(rig: Rig) -> None:
         assert answer.status_code == httpx.codes.FORBIDDEN
         assert "tasks:oversee" in answer.text
     assert [read["payload"]["of"] for read in await list_reads(one, "eve")] == ["tenant:default"]
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         for _ in range(2):
@@ -248,7 +248,7 @@ async def cancel(one: Instance, who: str, task: str, **body: str) -> httpx.Respo
 @pytest.mark.parametrize(
     "rules", [[], [{"name": "stops", "effect": "allow", "when": "true", "about": ["commands"]}]]
 )
-async def test_whoever_operates_tasks_cancels_what_others_own(
+async def test_operator_cancels_a_task_of_another_owner(
     rig: Rig, rules: list[dict[str, object]]
 ) -> None:
     operators: list[dict[str, object]] = [
@@ -257,17 +257,17 @@ async def test_whoever_operates_tasks_cancels_what_others_own(
     ]
     policy = {"policy": {"rules": rules}} if rules else {}
     one = await rig.start(clients=[*CLIENTS, *operators], **policy)
-    task, session, _ = await send_whole(one)
+    task, session, _ = await start_silent(one)
     for who in ("off", "bob"):
         answer = await cancel(one, who, task)
         assert answer.json()["outcome"] == "not_found", who
         assert answer.text == (await cancel(one, who, UNKNOWN[0])).text
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         paths = (f"/v1/tasks/{name}/cancel" for name in (task, UNKNOWN[0]))
-        told, missed = [(await http.post(path, json={})).text for path in paths]
-        assert told == missed
+        seen_text, missed = [(await http.post(path, json={})).text for path in paths]
+        assert seen_text == missed
     assert (await get(one, "ops", f"/v1/tasks/{task}")).status_code == httpx.codes.FORBIDDEN
     assert (await get(one, "ada", f"/v1/tasks/{task}")).json()["status"] != "cancelled"
     done = await cancel(one, "ops", task, reason="runs in circles", propagation="subtree")
@@ -278,7 +278,10 @@ async def test_whoever_operates_tasks_cancels_what_others_own(
 
     await wait_until(is_stopped, 20, "the agent has stopped")
     events = await one.read_session(session)
-    [wish] = [event for event in events if event["type"] == EventType.TASK_CANCEL_REQUESTED]
-    assert (wish["payload"]["actor"], wish["payload"]["reason"]) == ("ops", "runs in circles")
+    [requested] = [event for event in events if event["type"] == EventType.TASK_CANCEL_REQUESTED]
+    assert (requested["payload"]["actor"], requested["payload"]["reason"]) == (
+        "ops",
+        "runs in circles",
+    )
     assert (await cancel(one, "ops", task)).json()["outcome"] == "already_cancelled"
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []

@@ -1,4 +1,4 @@
-"""What is open at a gateway, in a few numbers: whose, how many, since when, and at which cost."""
+"""The overview of open work: counts by owner and status, the age of the oldest, and the store calls it takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.task_lists import TaskLists
 from passerelle.runtime.records.writes import Writes
 from passerelle.store.store import Store, StoreSettings
-from tests.integration.callers.test_oversight import OUT, Doorkeeper, get, list_reads
+from tests.integration.callers.test_oversight import OUT, FixedAuthenticator, get, list_reads
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def look(one: Instance, who: str = "eve") -> Answer:
 
 @contextmanager
 def fail_with(seen: list[Answer]) -> Generator[None]:
-    """Says what was seen last."""
+    """Adds the last overview to a failed assertion."""
     try:
         yield
     except AssertionError as error:
@@ -68,7 +68,7 @@ def fail_with(seen: list[Answer]) -> Generator[None]:
 
 
 async def until_open(one: Instance, by_status: dict[str, int], who: str = "eve") -> Answer:
-    """The overview once it counts so many by status."""
+    """Returns the overview once its tasks by status are ``by_status``."""
 
     async def read() -> Answer | None:
         seen.append(await look(one, who))
@@ -81,7 +81,7 @@ async def until_open(one: Instance, by_status: dict[str, int], who: str = "eve")
     return found
 
 
-async def test_tasks_of_all_owners_are_counted_and_the_oldest_that_waits_is_named(rig: Rig) -> None:
+async def test_tasks_of_all_owners_are_counted_and_the_longest_waiting_is_named(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     assert (await look(one))["tasks"]["open"] == 0
     await send(one, "ada", "silent")
@@ -107,7 +107,7 @@ async def test_tasks_of_all_owners_are_counted_and_the_oldest_that_waits_is_name
     assert reads == ["tenant:default"], "one for the hour, however often it was looked at"
 
 
-async def test_questions_about_agents_that_are_not_seen_are_not_counted(rig: Rig) -> None:
+async def test_approvals_of_hidden_agents_are_not_counted(rig: Rig) -> None:
     near = {"name": "near", "scopes": ["tasks:oversee"], "may_call": ["echo"]}
     one = await rig.start(clients=[*CLIENTS, near])
     for who in ("ada", "bob"):
@@ -115,17 +115,17 @@ async def test_questions_about_agents_that_are_not_seen_are_not_counted(rig: Rig
     for who in ("eve", "near"):
 
         async def see_both(who: str = who) -> Answer | None:
-            told = (await look(one, who))["approvals"]
-            return told if told["open"] == 2 else None
+            counted = (await look(one, who))["approvals"]
+            return counted if counted["open"] == 2 else None
 
-        told = await wait_until(see_both, 20, f"both questions are counted for {who}")
-        assert told is not None
-        assert told["complete"] is True
-        assert told["oldestAt"]
+        counted = await wait_until(see_both, 20, f"both questions are counted for {who}")
+        assert counted is not None
+        assert counted["complete"] is True
+        assert counted["oldestAt"]
     assert (await look(one, "far"))["approvals"] == {"open": 0, "complete": True, "oldestAt": None}
 
 
-async def test_each_part_takes_its_own_right(rig: Rig) -> None:
+async def test_each_part_requires_its_own_scope(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     await send(one, "ada", "silent")
     whole = await until_open(one, {"queued": 1})
@@ -141,31 +141,31 @@ async def test_each_part_takes_its_own_right(rig: Rig) -> None:
     refused = await get(one, "ada", "/v1/overview")
     assert refused.status_code == httpx.codes.FORBIDDEN
     assert "tasks:oversee" in refused.text
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-        told = (await http.get("/v1/overview")).json()
-    assert (told["tasks"]["open"], told["tasks"]["byAgent"]) == (0, {}), "of another tenant"
-    assert told["approvals"]["open"] == 0
+        counted = (await http.get("/v1/overview")).json()
+    assert (counted["tasks"]["open"], counted["tasks"]["byAgent"]) == (0, {}), "of another tenant"
+    assert counted["approvals"]["open"] == 0
     one.gateway.terms.fault = "agents.0.url: is no URL"
     assert (await look(one, "ops"))["runtime"]["configFault"] == "agents.0.url: is no URL"
 
 
-async def test_two_instances_are_told_and_share_the_shards(rig: Rig) -> None:
+async def test_two_instances_are_reported_and_share_the_shards(rig: Rig) -> None:
     one, two = await rig.start(clients=CLIENTS), await rig.start(clients=CLIENTS)
 
     async def are_both_seen() -> bool:
-        told = [(await look(each, "ops"))["runtime"] for each in (one, two)]
-        assert told[0]["instance"] != told[1]["instance"]
-        return [each["instances"] for each in told] == [2, 2] and sum(
-            each["shardsLed"] for each in told
+        counted = [(await look(each, "ops"))["runtime"] for each in (one, two)]
+        assert counted[0]["instance"] != counted[1]["instance"]
+        return [each["instances"] for each in counted] == [2, 2] and sum(
+            each["shardsLed"] for each in counted
         ) == 64
 
-    await wait_until(are_both_seen, 30, "both know of each other")
+    await wait_until(are_both_seen, 30, "each instance knows the other")
 
 
 async def open_overviews(rig: Rig, folder: Path, exchanges: Counter[int]) -> Overviews:
-    """What answers, over a store of its own, so that nobody else's calls are counted."""
+    """Returns an overview service over a store of its own, so that ``exchanges`` counts only its calls."""
     store = await Store.open(StoreSettings(rig.url, folder / "blobs", batches=exchanges))
     rig.stack.push_async_callback(store.close)
     clock = SystemClock()
@@ -181,8 +181,8 @@ async def open_overviews(rig: Rig, folder: Path, exchanges: Counter[int]) -> Ove
 MOST_EXCHANGES: Final = 20
 
 
-async def test_what_it_costs_does_not_grow_with_owners_and_tasks(rig: Rig, tmp_path: Path) -> None:
-    """The lists of many owners are asked together; rows whose record is gone stand for work of any number."""
+async def test_store_calls_do_not_grow_with_owners_and_tasks(rig: Rig, tmp_path: Path) -> None:
+    """The lists of many owners are read together. Rows without a record stand in for any number of tasks."""
     one = await rig.start(clients=CLIENTS)
     await send(one, "ada", "silent")
     await until_open(one, {"queued": 1})
@@ -210,7 +210,7 @@ async def test_what_it_costs_does_not_grow_with_owners_and_tasks(rig: Rig, tmp_p
     assert sum(exchanges.values()) - started <= MOST_EXCHANGES
 
 
-async def test_many_that_look_at_once_ask_the_store_once(rig: Rig, tmp_path: Path) -> None:
+async def test_concurrent_readers_query_the_store_once(rig: Rig, tmp_path: Path) -> None:
     exchanges: Counter[int] = Counter()
     overviews = await open_overviews(rig, tmp_path, exchanges)
     await overviews.look(OWNER)
@@ -220,7 +220,7 @@ async def test_many_that_look_at_once_ask_the_store_once(rig: Rig, tmp_path: Pat
     assert sum(exchanges.values()) == seen
 
 
-def test_it_fits_on_a_screen_and_ages_stand_for_times() -> None:
+def test_overview_fits_80_columns_and_shows_ages() -> None:
     answer: Any = {
         "at": "2026-01-01T00:10:00.000Z",
         "tasks": {

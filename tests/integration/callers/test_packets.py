@@ -1,4 +1,4 @@
-"""Inputs and results of a session in packets: how they look, who gets them, what a consumer that dies gets again."""
+"""Inputs and results of a session as packets: their form, who reads them, and redelivery after a consumer dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLIENTS: Final[list[dict[str, object]]] = [
     {"name": "op", "scopes": ["runtime:operate"]},
 ]
 PACKET: Final = {"sequence", "eventId", "type", "id", "createdAt", "payload", "cursor"}
-"""The three members of a packet, its place, and those by which clients of a channel know an event."""
+"""The members of a packet: its content, its position, and those by which channel clients identify an event."""
 
 
 async def ask(one: Instance, who: str, path: str, **headers: str) -> httpx.Response:
@@ -40,7 +40,7 @@ async def ask(one: Instance, who: str, path: str, **headers: str) -> httpx.Respo
 
 
 async def send(one: Instance, text: str, **members: object) -> Answer:
-    """What SendMessage answers: a Task or a Message."""
+    """Returns the result of SendMessage: a Task or a Message."""
     one_more = await one.send("ada-key", text) if not members else None
     if one_more is None:
         params = one.message(text)
@@ -55,7 +55,7 @@ async def find_session(one: Instance, task: str) -> str:
 
 
 async def read_all(one: Instance, stream: str, who: str = "ada") -> list[Answer]:
-    """The stream as JSON lines, from its beginning."""
+    """Returns the stream as JSON lines, from its beginning."""
     said = await ask(one, who, f"/v1/streams/{stream}/events", Accept="application/jsonl")
     assert said.status_code == httpx.codes.OK, said.text
     assert said.headers["content-type"].startswith("application/jsonl")
@@ -67,7 +67,7 @@ async def read_after(one: Instance, stream: str, cursor: str) -> list[Answer]:
     return list(page["events"])
 
 
-async def test_each_event_is_one_line_to_readers_who_know_more_ends_of_lines(rig: Rig) -> None:
+async def test_each_event_is_one_line_to_readers_with_unicode_line_ends(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     text = "echo a\u2028b\u2029c\x85d"
     sent = (await send(one, text))["task"]
@@ -87,7 +87,7 @@ async def test_each_event_is_one_line_to_readers_who_know_more_ends_of_lines(rig
 
 
 @pytest.mark.requirement("MK-29", "MK-34")
-async def test_inputs_are_packets_with_what_was_said_and_what_it_refers_to(rig: Rig) -> None:
+async def test_inputs_are_packets_with_their_text_and_references(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     first = (await send(one, "echo first"))["task"]
     context, task = first["contextId"], str(first["id"])
@@ -114,7 +114,7 @@ async def test_inputs_are_packets_with_what_was_said_and_what_it_refers_to(rig: 
 
 
 @pytest.mark.requirement("MK-32", "MK-34")
-async def test_results_say_how_tasks_ended_and_what_they_brought(rig: Rig) -> None:
+async def test_results_report_how_tasks_ended_and_their_output(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS, agent=PRICED)
     done = (await send(one, "echo well done"))["task"]
     context, session = done["contextId"], await find_session(one, str(done["id"]))
@@ -166,7 +166,7 @@ async def test_results_say_how_tasks_ended_and_what_they_brought(rig: Rig) -> No
 
 
 @pytest.mark.requirement("MK-32")
-async def test_result_says_how_well_its_agent_was_to_be(rig: Rig) -> None:
+async def test_result_names_the_requested_tier(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     params = one.message("echo it")
     cast("Answer", params["message"])["metadata"] = {PROFILE: {"tier": "specialist"}}
@@ -176,7 +176,7 @@ async def test_result_says_how_well_its_agent_was_to_be(rig: Rig) -> None:
     task = said.json()["result"]["task"]
     [packet] = await read_all(one, f"results:{await find_session(one, task['id'])}")
     result = packet["payload"]
-    # No agent here is one, so the task ended without an agent, and that is a result as well.
+    # No agent here has the tier, so the task ended without an agent; that is a result as well.
     assert (result["profile"], result["status"], "agent" in result) == (
         "specialist",
         "failed",
@@ -185,7 +185,7 @@ async def test_result_says_how_well_its_agent_was_to_be(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("MK-32")
-async def test_result_of_an_archived_task_names_its_place_there(rig: Rig) -> None:
+async def test_result_of_an_archived_task_names_its_archive_path(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
     task = (await send(one, "echo well done"))["task"]
     session = await find_session(one, str(task["id"]))
@@ -199,7 +199,7 @@ async def test_result_of_an_archived_task_names_its_place_there(rig: Rig) -> Non
 
 
 @pytest.mark.requirement("MK-10")
-async def test_cancelled_before_its_agent_was_asked_is_a_result_too(rig: Rig) -> None:
+async def test_task_cancelled_before_its_agent_was_called_has_a_result(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     paused = await one.http.post(
         "/v1/agents/echo/pause", json={}, headers={"Authorization": "Bearer op-key"}
@@ -218,12 +218,12 @@ async def test_cancelled_before_its_agent_was_asked_is_a_result_too(rig: Rig) ->
 async def consume(
     one: Instance, stream: str, count: int, *, acks: int, cursor: str | None = None
 ) -> list[Answer]:
-    """Takes that many packets as a consumer, acknowledges the first of them, and dies without a word."""
+    """Reads ``count`` packets as a consumer, acknowledges the first ``acks`` of them, and drops the connection."""
     async with open_channel(str(one.http.base_url).rstrip("/")) as channel:
         await channel.send({**HELLO, "token": "ada-key", "device": "manager"})
-        wish: JsonObject = {"t": "sub", "s": stream, "snap": "never"}
-        wish |= {"from": "ack"} if cursor is None else {"c": cursor}
-        await channel.send(wish)
+        subscription: JsonObject = {"t": "sub", "s": stream, "snap": "never"}
+        subscription |= {"from": "ack"} if cursor is None else {"c": cursor}
+        await channel.send(subscription)
         seen: list[Answer] = []
         while len(seen) < count:
             frame = await channel.read()
@@ -262,7 +262,7 @@ async def test_consumer_that_dies_before_its_ack_gets_the_result_again_and_histo
     assert seen == every[:2]
     seen = await consume(one, stream, 2, acks=1, cursor=start)
     assert seen == every[:2]
-    # Another instance, another connection: only what was acknowledged is behind the consumer.
+    # Another instance, another connection: the consumer resumes after its last ack.
     two = await rig.start(clients=CLIENTS)
     again = await consume(two, stream, 2, acks=2)
     assert again == every[1:]
@@ -274,7 +274,7 @@ async def test_consumer_that_dies_before_its_ack_gets_the_result_again_and_histo
 
 @pytest.mark.requirement("MK-14")
 @pytest.mark.parametrize("word", ["inputs", "results"])
-async def test_consumer_with_an_older_state_goes_on_after_its_ack(rig: Rig, word: str) -> None:
+async def test_consumer_with_an_older_cursor_resumes_after_its_ack(rig: Rig, word: str) -> None:
     one = await rig.start(clients=CLIENTS)
     first = (await send(one, "echo 1"))["task"]
     for number in (2, 3, 4):
@@ -292,7 +292,7 @@ async def test_consumer_with_an_older_state_goes_on_after_its_ack(rig: Rig, word
         await two.http.post(f"/v1/streams/{stream}/reconnect", json=body, headers=headers)
     ).json()
     assert answer["events"] == every[3:]
-    # The ack of one consumer is none of another's.
+    # The ack of one consumer does not move another's position.
     body = {"device": "other", "cursor": old}
     answer = (
         await two.http.post(f"/v1/streams/{stream}/reconnect", json=body, headers=headers)
@@ -300,7 +300,7 @@ async def test_consumer_with_an_older_state_goes_on_after_its_ack(rig: Rig, word
     assert answer["events"] == every[1:]
 
 
-async def test_packets_of_somebody_else_are_answered_as_what_does_not_exist(rig: Rig) -> None:
+async def test_packets_of_another_owner_equal_those_of_an_unknown_session(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     task = (await send(one, "echo 1"))["task"]
     session = await find_session(one, str(task["id"]))
@@ -311,16 +311,16 @@ async def test_packets_of_somebody_else_are_answered_as_what_does_not_exist(rig:
                 (await ask(one, "bob", f"/v1/streams/{word}:{name}/{end}"))
                 for name in (session, unknown)
             ]
-            told = {
+            bodies = {
                 answer.content.replace(name.encode(), b"S")
                 for answer, name in zip(answers, (session, unknown), strict=True)
             }
             assert {answer.status_code for answer in answers} == {404}
-            assert len({strip(one) for one in told}) == 1
+            assert len({strip(one) for one in bodies}) == 1
         assert len(await read_all(one, f"{word}:{session}", "eve")) == 1
 
 
-async def test_webhook_on_packets_is_refused_with_where_to_set_it(rig: Rig) -> None:
+async def test_webhook_on_packets_is_refused_and_names_the_session_stream(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     task = (await send(one, "echo 1"))["task"]
     session = await find_session(one, str(task["id"]))
@@ -333,7 +333,7 @@ async def test_webhook_on_packets_is_refused_with_where_to_set_it(rig: Rig) -> N
     assert "set a webhook on a session" in said.json()["detail"]
 
 
-async def test_a_session_and_its_packets_are_followed_side_by_side(rig: Rig) -> None:
+async def test_a_session_and_its_packets_are_followed_together(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     task = (await send(one, "echo 1"))["task"]
     session = await find_session(one, str(task["id"]))
@@ -360,7 +360,7 @@ async def test_a_session_and_its_packets_are_followed_side_by_side(rig: Rig) -> 
 
 
 def strip(body: bytes) -> bytes:
-    """Without what differs from answer to answer."""
+    """Removes the request id, which differs in each response."""
     problem = orjson.loads(body)
     problem.pop("requestId", None)
     return orjson.dumps(problem)

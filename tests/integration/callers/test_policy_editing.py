@@ -1,4 +1,4 @@
-"""Rules edited while gateways run: one of two edits wins, every instance judges by them, and the record says who."""
+"""Rules edited at running gateways: one of two concurrent edits wins, all instances apply it, its event names who."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ async def get(one: Instance, who: str = "ada") -> httpx.Response:
 
 
 async def read_state(one: Instance) -> str:
-    """What became of a message of bob's."""
+    """Returns the state of a task that Bob sends now."""
     answered = (await one.send("bob-key")).json()["result"]["task"]
     return str(answered["status"]["state"])
 
 
-async def until_judged(one: Instance, version: str) -> None:
-    def is_there() -> bool:
+async def until_applied(one: Instance, version: str) -> None:
+    def is_applied() -> bool:
         return one.gateway.terms.find_rules().version == version
 
-    await wait_until(is_there, 20, "the other instance has the rules")
+    await wait_until(is_applied, 20, "the other instance has the rules")
 
 
 @pytest.mark.requirement("EXT-3")
-async def test_edit_counts_at_once_here_and_soon_everywhere_and_after_a_restart(
+async def test_edit_applies_here_at_once_then_at_all_instances_and_after_a_restart(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(news_following, "ROUND_S", 3_600.0)
@@ -89,7 +89,7 @@ async def test_edit_counts_at_once_here_and_soon_everywhere_and_after_a_restart(
     done = await put(first, CLOSED, MINE, read=1)
     assert (done.status_code, done.headers["ETag"]) == (200, '"2"')
     assert await read_state(first) == "TASK_STATE_REJECTED"
-    await until_judged(second, done.json()["version"])
+    await until_applied(second, done.json()["version"])
     assert await read_state(second) == "TASK_STATE_REJECTED"
     third = await rig.start(clients=[EDITOR, READER])
     assert await read_state(third) == "TASK_STATE_REJECTED"
@@ -98,12 +98,12 @@ async def test_edit_counts_at_once_here_and_soon_everywhere_and_after_a_restart(
     assert shown["edited"]["editedBy"] == "ada"
     assert [rule["name"] for rule in shown["edited"]["rules"]] == ["closed", "mine"]
     assert (await put(third, read=2)).json()["version"] == before.json()["version"]
-    await until_judged(first, before.json()["version"])
+    await until_applied(first, before.json()["version"])
     assert await read_state(first) == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.requirement("EXT-3")
-async def test_each_edit_is_a_fact_of_who_put_which_rules(rig: Rig) -> None:
+async def test_each_edit_is_a_fact_with_the_editor_and_the_rules(rig: Rig) -> None:
     one = await rig.start(clients=[EDITOR])
     before = one.gateway.terms.find_rules().version
     done = (await put(one, CLOSED, read=1)).json()
@@ -132,7 +132,7 @@ async def test_each_edit_is_a_fact_of_who_put_which_rules(rig: Rig) -> None:
     assert (judged["policyVersion"], judged["rules"]) == (done["version"], ["edited:closed"])
 
 
-async def test_of_edits_at_the_same_moment_one_wins_and_the_others_look_again(rig: Rig) -> None:
+async def test_one_concurrent_edit_wins_and_the_others_get_a_version_mismatch(rig: Rig) -> None:
     two = [await rig.start(clients=[EDITOR]), await rig.start(clients=[EDITOR])]
     names = [f"r{number}" for number in range(8)]
     answers = await asyncio.gather(
@@ -159,7 +159,7 @@ async def test_of_edits_at_the_same_moment_one_wins_and_the_others_look_again(ri
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_repeated_edit_is_carried_out_once(rig: Rig) -> None:
+async def test_repeated_edit_is_executed_once(rig: Rig) -> None:
     one = await rig.start(clients=[EDITOR])
     first = (await put(one, CLOSED, read=1, key="k1")).json()
     again = await put(one, CLOSED, read=1, key="k1")
@@ -169,7 +169,7 @@ async def test_repeated_edit_is_carried_out_once(rig: Rig) -> None:
     assert (await get(one)).json()["rev"] == 2
 
 
-async def test_one_rule_that_is_none_writes_nothing_and_is_named(rig: Rig) -> None:
+async def test_an_invalid_rule_writes_nothing_and_is_named(rig: Rig) -> None:
     one = await rig.start(clients=[EDITOR])
     wrong: list[tuple[dict[str, Any], str]] = [
         ({**OPEN, "when": "peer.nome == 'x'"}, "rules.1.when"),
@@ -185,7 +185,7 @@ async def test_one_rule_that_is_none_writes_nothing_and_is_named(rig: Rig) -> No
     assert await one.read_home("owner") == []
 
 
-async def test_who_has_not_read_the_rules_or_may_not_edit_them_is_refused(rig: Rig) -> None:
+async def test_edit_without_a_version_or_the_scope_is_refused(rig: Rig) -> None:
     agent = {**EDITOR, "name": "eve", "kind": "service", "scopes": ["audit:read"]}
     one = await rig.start(clients=[EDITOR, READER, agent])
     headers = {"Authorization": "Bearer ada-key"}
@@ -200,14 +200,14 @@ async def test_who_has_not_read_the_rules_or_may_not_edit_them_is_refused(rig: R
     assert [rule["name"] for rule in shown["rules"]] == ["closed"]
 
 
-async def test_edited_rule_takes_back_nothing_that_the_configuration_denies(rig: Rig) -> None:
+async def test_edited_rule_cannot_allow_what_the_configuration_denies(rig: Rig) -> None:
     one = await rig.start(clients=[EDITOR, READER], policy={"rules": [CLOSED]})
     done = await put(one, OPEN, {**OPEN, "name": "closed"}, read=1)
     assert done.status_code == 200
     assert await read_state(one) == "TASK_STATE_REJECTED"
 
 
-async def test_dry_run_says_what_would_change_of_everybodys_work_and_writes_nothing(
+async def test_dry_run_reports_changed_decisions_for_all_callers_and_writes_nothing(
     rig: Rig,
 ) -> None:
     one = await rig.start(clients=[EDITOR, READER], policy={"rules": [OPEN]})
@@ -218,7 +218,7 @@ async def test_dry_run_says_what_would_change_of_everybodys_work_and_writes_noth
         sent.update((await put(one, CLOSED, read=1, dryRun=True)).json())
         return bool(sent["tried"]["changed"])
 
-    # The list of bob's tasks, by which his work is found, is behind for a moment.
+    # The list of Bob's tasks, which the dry run reads, is briefly out of date.
     await wait_until(look, 20, "bob's work is looked at")
     (case,) = sent["tried"]["cases"]
     assert (case["before"], case["now"], case["rules"]) == (
@@ -236,7 +236,9 @@ async def test_dry_run_says_what_would_change_of_everybodys_work_and_writes_noth
     assert (await put(one, OPEN, read=2, tries=0)).json()["tried"]["lookedAt"] == 0
 
 
-async def test_hint_that_is_lost_costs_one_round(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_change_notification_delays_the_edit_by_one_refresh(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(news_following, "ROUND_S", 0.2)
     first, second = await rig.start(clients=[EDITOR]), await rig.start(clients=[EDITOR])
 
@@ -245,11 +247,11 @@ async def test_hint_that_is_lost_costs_one_round(rig: Rig, monkeypatch: pytest.M
 
     monkeypatch.setattr(first.gateway.store.rule_news, "publish", lose)
     done = (await put(first, CLOSED, read=1)).json()
-    await until_judged(second, done["version"])
+    await until_applied(second, done["version"])
 
 
 @pytest.mark.requirement("EXT-1")
-async def test_stored_rules_that_cannot_be_read_deny_everything_and_say_so(
+async def test_unreadable_stored_rules_deny_everything_and_are_reported(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(news_following, "ROUND_S", 0.1)
@@ -273,7 +275,7 @@ async def test_stored_rules_that_cannot_be_read_deny_everything_and_say_so(
     assert await read_state(one) == "TASK_STATE_COMPLETED"
 
 
-async def test_judgement_reads_no_rules_from_the_store(
+async def test_evaluation_reads_no_rules_from_the_store(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await rig.start(clients=[EDITOR, READER])
@@ -284,22 +286,22 @@ async def test_judgement_reads_no_rules_from_the_store(
         read.extend(ref for ref in refs if ref.kind is EntityKind.RULES)
         return await load(refs)
 
-    async def rest(*_: object) -> None:
+    async def skip(*_: object) -> None:
         return
 
-    monkeypatch.setattr(PolicyEditing, "refresh", rest)
+    monkeypatch.setattr(PolicyEditing, "refresh", skip)
     monkeypatch.setattr(one.gateway.store.log, "load", note)
     assert await read_state(one) == "TASK_STATE_COMPLETED"
     assert read == []
 
 
 async def run(one: Instance, *arguments: str, status: int = 0) -> str:
-    """What a verb prints, asked by ada; with another status than 0 what it complains of."""
+    """Runs an ``approvals`` command as ada. Returns its output; with ``status`` other than 0, its error as well."""
 
     def invoke() -> str:
         url = str(one.http.base_url).rstrip("/")
         flags = ["--url", url, "--token-env", "ADA_KEY"]
-        # The runner takes the streams of the whole process: lines of the gateway beside it stay out.
+        # The runner captures the streams of the whole process: keep the gateway's log lines out.
         with capture_logs():
             result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
                 app, ["approvals", *arguments, *flags]
@@ -312,7 +314,7 @@ async def run(one: Instance, *arguments: str, status: int = 0) -> str:
     return await asyncio.to_thread(invoke)
 
 
-async def test_rules_of_a_file_are_tried_and_put_by_a_verb(rig: Rig, tmp_path: Path) -> None:
+async def test_rules_in_a_file_are_tried_and_stored_by_a_command(rig: Rig, tmp_path: Path) -> None:
     one = await rig.start(clients=[EDITOR, READER], policy={"rules": [OPEN]})
     assert await read_state(one) == "TASK_STATE_COMPLETED"
     file = tmp_path / "rules.yaml"
@@ -330,7 +332,7 @@ async def test_rules_of_a_file_are_tried_and_put_by_a_verb(rig: Rig, tmp_path: P
     assert await read_state(one) == "TASK_STATE_REJECTED"
 
 
-async def test_file_that_is_not_understood_whole_edits_nothing(rig: Rig, tmp_path: Path) -> None:
+async def test_file_with_an_invalid_part_edits_nothing(rig: Rig, tmp_path: Path) -> None:
     one = await rig.start(clients=[EDITOR])
     file = tmp_path / "rules.yaml"
     wrong = {
@@ -361,7 +363,7 @@ async def test_edit_that_allows_without_a_condition_is_refused(
 
 
 @pytest.mark.requirement("PRS-12")
-async def test_stored_rule_that_lost_its_condition_is_skipped_and_said_until_it_is_mended(
+async def test_stored_rule_without_its_condition_is_skipped_and_reported_until_mended(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(news_following, "ROUND_S", 0.1)
@@ -391,7 +393,7 @@ async def test_stored_rule_that_lost_its_condition_is_skipped_and_said_until_it_
     assert not (await get(one)).json().get("skipped")
 
 
-async def test_dry_run_compares_with_what_is_in_force_and_not_with_history(rig: Rig) -> None:
+async def test_dry_run_compares_with_the_rules_in_force_and_not_with_history(rig: Rig) -> None:
     one = await rig.start(clients=[EDITOR, READER], policy={"rules": [OPEN]})
     assert await read_state(one) == "TASK_STATE_COMPLETED"
     assert (await put(one, CLOSED, read=1)).status_code == 200

@@ -1,4 +1,4 @@
-"""Policy from outside: why a question was asked, standing approvals, and rules tried on what was asked."""
+"""The policy commands: explain an approval, list and revoke standing approvals, try rules on past approvals."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ POLICY: Final = {
 
 
 async def run(one: Instance, *arguments: str, status: int = 0) -> str:
-    """What a verb prints, asked by ada; with another status than 0 what it complains of."""
+    """Runs an ``approvals`` command as ada. Returns its output; with ``status`` other than 0, its error as well."""
 
     def invoke() -> str:
         url = str(one.http.base_url).rstrip("/")
         flags = ["--url", url, "--token-env", "ADA_KEY"]
-        # The runner takes the streams of the whole process: lines of the gateway beside it stay out.
+        # The runner captures the streams of the whole process: keep the gateway's log lines out.
         with capture_logs():
             result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
                 app, ["approvals", *arguments, *flags]
@@ -59,7 +59,7 @@ async def run(one: Instance, *arguments: str, status: int = 0) -> str:
 
 
 async def ask(one: Instance, tool: str) -> dict[str, Any]:
-    """A question of the agent about a tool, once it is open."""
+    """Lets the agent ask about a tool; returns the open approval."""
     headers = {"Authorization": "Bearer ada-key"}
     before = await list_pending(one)
     turn = {"agent": "echo", "text": asks(tool)}
@@ -89,7 +89,7 @@ async def answer(one: Instance, view: dict[str, Any], option: str) -> None:
 
 
 @pytest.mark.requirement("VAL-8")
-async def test_question_is_explained_by_every_source_that_spoke(rig: Rig) -> None:
+async def test_approval_is_explained_by_every_source_of_the_decision(rig: Rig) -> None:
     one = await rig.start(clients=[ADA], policy=POLICY)
     view = await ask(one, "pay")
     await answer(one, view, "yes")
@@ -108,7 +108,7 @@ async def test_question_is_explained_by_every_source_that_spoke(rig: Rig) -> Non
     assert stranger.status_code == 404
 
 
-async def test_rules_in_force_are_shown_to_whom_they_speak_of_and_to_nobody_else(rig: Rig) -> None:
+async def test_rules_are_shown_only_to_the_callers_that_they_apply_to(rig: Rig) -> None:
     eve = {"name": "eve", "scopes": ["audit:read"]}
     mine = {"rules": [{"name": "mine", "effect": "ask", "when": "action.tool == 'pay'"}]}
     hook = {"name": "scan", "points": ["before_delegate"], "url": "http://127.0.0.1:9/scan?key=s3"}
@@ -139,7 +139,7 @@ async def test_rules_in_force_are_shown_to_whom_they_speak_of_and_to_nobody_else
 
 
 @pytest.mark.requirement("EXT-1")
-async def test_other_rules_are_tried_on_what_was_asked_and_change_nothing(
+async def test_other_rules_are_tried_on_past_requests_and_change_nothing(
     rig: Rig, tmp_path: Path
 ) -> None:
     one = await rig.start(clients=[ADA], policy=POLICY)
@@ -171,7 +171,7 @@ async def test_other_rules_are_tried_on_what_was_asked_and_change_nothing(
 
 
 @pytest.mark.requirement("EXT-3")
-async def test_standing_yes_is_listed_and_revoked_by_hand(rig: Rig) -> None:
+async def test_standing_approval_is_listed_and_revoked(rig: Rig) -> None:
     one = await rig.start(clients=[ADA], policy=POLICY)
     await answer(one, await ask(one, "pay"), "always")
 
@@ -191,7 +191,7 @@ async def test_standing_yes_is_listed_and_revoked_by_hand(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("CMD-21")
-async def test_policy_is_asked_from_a_shell_and_writes_nothing(rig: Rig) -> None:
+async def test_policy_is_evaluated_from_a_shell_and_writes_nothing(rig: Rig) -> None:
     one = await rig.start(clients=[ADA], policy=POLICY)
     denied = await run(one, "evaluate", "--agent", "echo", "--tool", "drop", "--args", "{}")
     assert denied.startswith("deny by rule: the rule no-drop")
@@ -200,8 +200,10 @@ async def test_policy_is_asked_from_a_shell_and_writes_nothing(rig: Rig) -> None
         await run(one, "evaluate", "--agent", "echo", "--tool", "pay", "--destructive", "--json")
     )
     assert (judged["decision"], judged["risk"]) == ("ask", "high")
-    told = await run(one, "evaluate", "--about", "delegations", "--agent", "echo", "--text", "hi")
-    assert told.startswith("allow by default")
+    allowed = await run(
+        one, "evaluate", "--about", "delegations", "--agent", "echo", "--text", "hi"
+    )
+    assert allowed.startswith("allow by default")
     spent = await run(one, "evaluate", "--command", "git status", "--risk", "critical", "--json")
     assert orjson.loads(spent)["risk"] == "critical"
     for wrong in ("[1]", "{"):
@@ -211,7 +213,7 @@ async def test_policy_is_asked_from_a_shell_and_writes_nothing(rig: Rig) -> None
     assert rig.list_sessions() == []
 
 
-async def test_caller_takes_back_the_question_about_its_own_command(rig: Rig) -> None:
+async def test_caller_withdraws_the_approval_request_of_its_own_command(rig: Rig) -> None:
     no_stop = {
         "name": "no-stop",
         "effect": "ask",
@@ -230,12 +232,12 @@ async def test_caller_takes_back_the_question_about_its_own_command(rig: Rig) ->
     assert await run(one, "cancel", action) == f"cancelled  {action}\n"
     shown = await run(one, "show", action)
     assert "cancelled" in shown
-    # Who wants the same again asks again.
+    # The same command afterwards opens a new approval request.
     anew = (await one.http.post(path, headers=headers)).json()
     assert (anew["code"], anew["actionId"] == action) == ("approval_required", False)
 
 
-async def test_question_of_an_agent_is_not_the_owners_to_take_back(rig: Rig) -> None:
+async def test_owner_cannot_withdraw_an_agents_approval_request(rig: Rig) -> None:
     one = await rig.start(clients=[ADA], policy=POLICY)
     view = await ask(one, "pay")
     said = await run(one, "cancel", view["actionId"], status=6)
@@ -243,7 +245,7 @@ async def test_question_of_an_agent_is_not_the_owners_to_take_back(rig: Rig) -> 
     assert await list_pending(one) == [view]
 
 
-async def test_answer_that_did_not_arrive_is_tried_again_from_a_shell(rig: Rig) -> None:
+async def test_failed_delivery_of_a_decision_is_retried_from_a_shell(rig: Rig) -> None:
     one = await rig.start(clients=[ADA], policy=POLICY)
     view = await ask(one, "pay")
     action = str(view["actionId"])
@@ -251,7 +253,7 @@ async def test_answer_that_did_not_arrive_is_tried_again_from_a_shell(rig: Rig) 
     assert "delivery none" in early
     await rig.peer.stop()
     await answer(one, view, "yes")
-    # What the driver does when the agent has gone on without the answer.
+    # The driver does this when the agent has continued without the answer.
     await one.gateway.parts.actions.close(action, FailReturn("stale"))
     assert "undeliverable" in await run(one, "show", action)
     assert await run(one, "retry-return", action) == f"pending  {action}\n"
@@ -263,7 +265,7 @@ async def test_answer_that_did_not_arrive_is_tried_again_from_a_shell(rig: Rig) 
     }
 
 
-async def test_list_in_a_shell_goes_on_where_it_ended(rig: Rig) -> None:
+async def test_list_in_a_shell_continues_at_its_page_token(rig: Rig) -> None:
     one = await rig.start(clients=[ADA], policy=POLICY)
     older, newer = [(await ask(one, tool))["actionId"] for tool in ("pay", "look")]
     first = await run(one, "list", "--limit", "1", "--kind", "permission")
@@ -279,7 +281,7 @@ async def test_list_in_a_shell_goes_on_where_it_ended(rig: Rig) -> None:
     assert "approvals: 0 pending" in await run(one, "list", "--risk", "critical")
 
 
-async def test_allowing_what_has_ended_says_who_decided_it_at_high_risk_too(rig: Rig) -> None:
+async def test_allowing_a_closed_approval_names_its_decider_at_high_risk_too(rig: Rig) -> None:
     scopes = [*ADA["scopes"], "approvals:decide-high"]
     one = await rig.start(clients=[{**ADA, "scopes": scopes}])
     view = await ask_on_device(one, "high")

@@ -1,4 +1,4 @@
-"""Whoever oversees approvals sees that questions wait, and neither what is asked nor a way to answer."""
+"""Oversight of approvals: the overseer sees that they are pending, but neither their content nor a way to decide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from passerelle.core.event_type import EventType
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.runtime.common.clock import SystemIds
-from tests.integration.callers.test_oversight import OUT, Doorkeeper, get, list_reads
+from tests.integration.callers.test_oversight import OUT, FixedAuthenticator, get, list_reads
 from tests.integration.callers.test_overview import send
 from tests.support.waiting import wait_until
 
@@ -36,7 +36,7 @@ FORBIDDEN: Final = frozenset(
 
 
 async def ask(one: Instance, who: str, text: str = WORDS) -> str:
-    """A question that a task of somebody waits for."""
+    """Starts a task that opens an approval; returns its action id."""
     known = {str(view["actionId"]) for view in await list_own(one, who)}
     await send(one, who, f"ask {text}")
 
@@ -44,7 +44,7 @@ async def ask(one: Instance, who: str, text: str = WORDS) -> str:
         found = {str(view["actionId"]) for view in await list_own(one, who)} - known
         return found.pop() if found else None
 
-    action = await wait_until(find, 20, "the question stands")
+    action = await wait_until(find, 20, "the approval is pending")
     assert action is not None
     return action
 
@@ -54,7 +54,7 @@ async def list_own(one: Instance, who: str) -> list[Answer]:
 
 
 async def list_all(one: Instance, who: str, query: str = "", limit: int = 2) -> list[Answer]:
-    """Every page of what waits in the tenant."""
+    """Returns all pages of the tenant's pending approvals."""
     found: list[Answer] = []
     token = ""
     while True:
@@ -69,7 +69,7 @@ async def list_all(one: Instance, who: str, query: str = "", limit: int = 2) -> 
             return found
 
 
-async def test_what_waits_for_whom_is_listed_without_what_is_asked(rig: Rig) -> None:
+async def test_pending_approvals_of_the_tenant_are_listed_without_their_content(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     asked = [await ask(one, who) for who in ("ada", "bob", "ada", "bob", "ada")]
     views: list[Answer] = []
@@ -94,20 +94,20 @@ async def test_what_waits_for_whom_is_listed_without_what_is_asked(rig: Rig) -> 
     assert (closed.status_code, closed.json()["field"]) == (httpx.codes.BAD_REQUEST, "state")
 
 
-async def test_page_token_names_no_question_of_another_tenant(rig: Rig) -> None:
+async def test_page_token_names_no_approval_of_another_tenant(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     for who in ("ada", "bob", "ada"):
         await ask(one, who)
-    # It has seen no task of theirs, so it does not know of which tenant they are.
+    # This instance has served no task of theirs, so it does not know their tenant.
     two = await rig.start(clients=CLIENTS)
-    routes = make_v1_routes(two.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(two.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-        told = (await http.get("/v1/approvals?owners=all&limit=1")).json()
-    assert told == {"pending": [], "nextPageToken": ""}
+        answered = (await http.get("/v1/approvals?owners=all&limit=1")).json()
+    assert answered == {"pending": [], "nextPageToken": ""}
 
 
-async def test_one_question_is_shown_in_short_and_told_once(rig: Rig) -> None:
+async def test_one_approval_is_shown_in_short_and_its_read_recorded_once(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     action = await ask(one, "ada")
     whole = (await get(one, "ada", f"/v1/approvals/{action}")).json()
@@ -126,7 +126,7 @@ async def test_one_question_is_shown_in_short_and_told_once(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/content", "/explain"])
-async def test_what_is_not_seen_is_bytewise_not_there(rig: Rig, path: str) -> None:
+async def test_hidden_approval_equals_an_unknown_one_in_each_byte(rig: Rig, path: str) -> None:
     one = await rig.start(clients=CLIENTS)
     action = await ask(one, "ada")
     for who in ("bob", "far") if path == "" else ("bob", "all"):
@@ -137,17 +137,17 @@ async def test_what_is_not_seen_is_bytewise_not_there(rig: Rig, path: str) -> No
         assert refused.text.replace(action, UNKNOWN) == unknown.text, who
         assert not refused.is_success
         assert await list_reads(one, who) == []
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-        told, missed = [
+        answered, missed = [
             (await http.get(f"/v1/approvals/{name}{path}")).text for name in (action, UNKNOWN)
         ]
-        assert told.replace(action, UNKNOWN) == missed
+        assert answered.replace(action, UNKNOWN) == missed
         assert (await http.get("/v1/approvals?owners=all")).json()["pending"] == []
 
 
-async def test_who_oversees_answers_nothing(rig: Rig) -> None:
+async def test_overseer_decides_nothing(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     action = await ask(one, "ada")
     view = (await get(one, "ada", f"/v1/approvals/{action}")).json()
@@ -168,11 +168,11 @@ async def test_who_oversees_answers_nothing(rig: Rig) -> None:
     assert (await get(one, "ada", f"/v1/approvals/{action}")).json()["state"] == "pending"
 
 
-async def test_an_agent_never_oversees(rig: Rig) -> None:
+async def test_an_agent_cannot_oversee(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     action = await ask(one, "ada")
     robot = Principal("robot", kind="agent", scopes=frozenset(AccessScope))
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(robot), SystemIds())
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(robot), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         listed = await http.get("/v1/approvals?owners=all")

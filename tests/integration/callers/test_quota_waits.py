@@ -1,4 +1,4 @@
-"""Quotas that are waited for, over whole gateways: two instances, a reload, jobs, and older callers."""
+"""Tasks that wait for a quota, over whole gateways: two instances, a reload, jobs, and callers of A2A 0.3."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def client(calls: int, over: str | None = "wait", name: str = "ada") -> dict[str
 
 
 async def enlarge(one: Instance, calls: int) -> None:
-    """The file of an instance gives its client more from now on."""
+    """Reloads the instance's settings with a larger quota for its client."""
     old = one.settings
     (caller,) = old.clients
     (quota,) = caller.quotas
@@ -40,7 +40,7 @@ def read_state(answer: Any) -> str:  # noqa: ANN401  an answer over HTTP
 
 
 @pytest.mark.requirement("ST-8", "CF-7")
-async def test_larger_quota_lets_go_on_what_waits_at_two_instances_each_once(rig: Rig) -> None:
+async def test_larger_quota_resumes_waiting_tasks_at_two_instances_once_each(rig: Rig) -> None:
     ends = [await rig.start(clients=[client(2)]) for _ in range(2)]
     for one in ends:
         assert read_state(await one.send("ada-key", "covered")) == "TASK_STATE_COMPLETED"
@@ -69,7 +69,7 @@ async def test_larger_quota_lets_go_on_what_waits_at_two_instances_each_once(rig
     assert texts == sorted(["covered", "covered", *(f"over {number}" for number in range(5))])
 
 
-async def test_quota_without_a_word_about_it_refuses(rig: Rig) -> None:
+async def test_quota_without_an_overflow_setting_refuses(rig: Rig) -> None:
     for over in (None, "refuse"):
         one = await rig.start(clients=[client(0, over)])
         assert (await one.send("ada-key")).status_code == 429
@@ -91,10 +91,10 @@ async def test_items_of_a_job_and_started_tasks_wait_for_the_quota_of_their_owne
         )
     )["job"]["jobId"]
 
-    async def are_in_line() -> bool:
+    async def are_queued() -> bool:
         return await one.gateway.store.queues.count([f"quota:{Principal('ada').key}"]) == [3]
 
-    await wait_until(are_in_line, 20, "the items wait as well")
+    await wait_until(are_queued, 20, "the items wait as well")
     await enlarge(one, 4)
     await await_status(one, later, "completed")
 
@@ -105,7 +105,7 @@ async def test_items_of_a_job_and_started_tasks_wait_for_the_quota_of_their_owne
     assert sorted(rig.peer.texts) == ["covered", "echo 1", "echo 2", "over"]
 
 
-async def test_older_caller_who_waits_is_told_at_once(rig: Rig) -> None:
+async def test_blocking_v03_caller_gets_the_waiting_task_at_once(rig: Rig) -> None:
     one = await rig.start(clients=[client(1)])
     await one.send("ada-key", "covered")
     message = {

@@ -1,4 +1,4 @@
-"""What goes along with a message that somebody has to allow is shown to them, judged, and sent as it was shown."""
+"""Artifacts referenced by a message that needs approval are shown, evaluated, and sent as they were shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def call(at: Instance, agent: str, message: JsonObject) -> JsonObject:
 
 
 @pytest.mark.requirement("CMD-14", "VAL-4")
-async def test_artifacts_that_go_along_with_a_held_message_are_what_was_allowed(rig: Rig) -> None:
+async def test_quoted_artifacts_of_a_held_message_are_sent_as_they_were_allowed(rig: Rig) -> None:
     agents = [{"name": name, "url": rig.peer.url} for name in ("echo", "vault")]
     at = await rig.start(clients=[ADA], agents=agents, policy={"rules": [HOLD]})
     written = await call(
@@ -50,7 +50,7 @@ async def test_artifacts_that_go_along_with_a_held_message_are_what_was_allowed(
     async def find() -> JsonObject | None:
         return next(iter(await list_pending(at, "ada")), None)
 
-    view = await wait_until(find, 20, "the question stands")
+    view = await wait_until(find, 20, "the approval is pending")
     assert view is not None
     assert "chunk-1" in orjson.dumps(view["subject"]).decode()
     body = {

@@ -1,4 +1,4 @@
-"""What is routed past agents that cost too much or have enough to do, by the settings of a whole gateway."""
+"""Routing in a whole gateway passes over agents that cost too much or have no free slot."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ async def other(anyio_backend: str) -> AsyncGenerator[ScriptedPeer]:
 
 
 async def send(one: Instance, text: str = "hello", who: str = "ada-key") -> httpx.Response:
-    """A message to the gateway's own agent, over HTTP+JSON at the root."""
+    """Sends a message to the gateway's own agent, over HTTP+JSON at the root."""
     headers = {"Authorization": f"Bearer {who}"}
     return await one.http.post("/message:send", json=one.message(text), headers=headers)
 
 
 async def explain(one: Instance, answer: httpx.Response, who: str = "ada-key") -> list[str]:
-    """Why it went where it went, as its caller reads it."""
+    """Returns the routing reasons as the caller reads them."""
     task = answer.json()["task"]["id"]
     headers = {"Authorization": f"Bearer {who}"}
     read = await one.http.get(f"/v1/tasks/{task}", headers=headers)
@@ -44,7 +44,7 @@ async def explain(one: Instance, answer: httpx.Response, who: str = "ada-key") -
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10")
-async def test_first_choice_that_the_budget_does_not_cover_is_passed_by(
+async def test_first_choice_that_the_budget_does_not_cover_is_passed_over(
     rig: Rig, other: ScriptedPeer
 ) -> None:
     agents = [
@@ -62,17 +62,17 @@ async def test_first_choice_that_the_budget_does_not_cover_is_passed_by(
         return await one.http.post("/message:send", json=params, headers=headers)
 
     assert (await want()).status_code == 200
-    assert (await want()).status_code == 429, "nobody else has the tag"
+    assert (await want()).status_code == 429, "no other agent has the tag"
     free = await send(one)
     assert free.status_code == 200
     assert (rig.counted(), len(other.messages)) == (1, 1)
-    # The one that costs nothing comes first anyhow; that the other one is out of the question is told.
+    # The free agent comes first anyway; the explanation names the excluded one.
     why = "only agent 'other' fits; 'echo' costs more than is left of the caller's quota"
     assert why in await explain(one, free)
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10")
-async def test_first_choice_that_has_as_much_as_its_limits_allow_is_passed_by(
+async def test_first_choice_without_a_free_slot_is_passed_over(
     rig: Rig, other: ScriptedPeer
 ) -> None:
     agents = [
@@ -93,7 +93,7 @@ async def test_first_choice_that_has_as_much_as_its_limits_allow_is_passed_by(
     assert (rig.counted(), len(other.messages)) == (2, 1)
 
 
-async def test_root_has_the_index_the_card_and_the_control_plane_beside_it(rig: Rig) -> None:
+async def test_root_serves_the_index_the_card_and_the_control_plane(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "ada"}])
     index = await one.http.get("/")
     assert index.json()["name"] == "Passerelle"
@@ -115,7 +115,7 @@ async def test_root_has_the_index_the_card_and_the_control_plane_beside_it(rig: 
     assert older.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_gateway_with_an_agent_of_its_own_name_does_not_start() -> None:
+async def test_gateway_rejects_an_agent_with_its_own_name() -> None:
     settings = Settings.model_validate({"agents": [{"name": ROUTER, "url": "http://127.0.0.1:1"}]})
     assert (("agents", 0, "name"), "passerelle is the gateway's own agent") in [
         *find_contradictions(settings, {})

@@ -1,4 +1,4 @@
-"""A task is found by any id of it, or by its title; what is another's is found no more than what is not there."""
+"""A task is found by any of its ids or its title; a task of another owner equals an unknown one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.runtime.common.clock import SystemIds
 from tests.integration.callers.test_operated_tasks import act, until
-from tests.integration.callers.test_oversight import CLIENTS, OUT, UNKNOWN, Doorkeeper, get
+from tests.integration.callers.test_oversight import CLIENTS, OUT, UNKNOWN, FixedAuthenticator, get
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ TITLE: Final = "Größe of the Boats"
 
 
 async def make(one: Instance, title: str = TITLE) -> Answer:
-    """The record of a task of Ada's that the agent works on."""
+    """Starts a task of Ada's that waits for input; returns its record."""
     headers = {"Authorization": "Bearer ada-key"}
     body = {"agent": "echo", "objective": "ask which boat", "title": title}
     made = (await one.http.post("/v1/tasks", json=body, headers=headers)).json()["task"]
@@ -54,7 +54,7 @@ async def test_each_id_and_a_part_of_the_title_find_it(rig: Rig) -> None:
     assert await find(one, "ada", task, "&agent=other") == []
 
 
-async def test_whoever_oversees_finds_what_others_own(rig: Rig) -> None:
+async def test_overseer_finds_tasks_of_other_owners(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     record = await make(one)
     task = str(record["taskId"])
@@ -65,7 +65,7 @@ async def test_whoever_oversees_finds_what_others_own(rig: Rig) -> None:
 
         await wait_until(is_found, 20, f"{q} is found")
         assert await find(one, "far", q, "&owners=all") == [], q
-    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(one.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         for owners in ("mine", "all"):
@@ -76,7 +76,7 @@ async def test_whoever_oversees_finds_what_others_own(rig: Rig) -> None:
         assert (refused.status_code, refused.json()["field"]) == (httpx.codes.BAD_REQUEST, "q")
 
 
-async def test_an_id_from_before_another_try_finds_the_task_as_it_is_now(rig: Rig) -> None:
+async def test_the_id_of_an_earlier_attempt_finds_the_task_in_its_current_state(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     headers = {"Authorization": "Bearer ada-key"}
     body = {"agent": "echo", "objective": "fail", "title": "again"}

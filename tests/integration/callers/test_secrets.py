@@ -1,7 +1,7 @@
-"""No secret in anything that leaves: answers and errors of every edge, logs, metrics, facts, reprs, ``check``.
+"""No secret in any output: responses and errors of every edge, logs, metrics, facts, reprs, ``check``.
 
-A gateway with a secret of each kind is called rightly and wrongly over each edge, and everything that came of it is
-searched. Each secret is proved to have been used where that shows. (gRPC: ``tests/integration/a2a/test_grpc.py``.)
+A gateway with a secret of each kind is called correctly and incorrectly over each edge, and the test searches all its
+output. Where it shows, the test proves that the secret was used. (gRPC: ``tests/integration/a2a/test_grpc.py``.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 CALLER: Final = "caller"
 SECRETS: Final = {
     "key of a client": f"{CALLER}-key",
-    "key that nobody has": "wrong-key-c41f",
+    "unknown key": "wrong-key-c41f",
     "bearer towards an agent": "agent-bearer-77aa",
     "key in the query of an agent": "agent-password-91bd",
     "credentials of a webhook": "hook-credentials-5e02",
@@ -48,7 +48,7 @@ CHANNEL: Final = ["a2a:call", "tasks:read", "tasks:write", "channels:connect", "
 
 @pytest.fixture
 async def lines() -> io.StringIO:
-    """Everything that is logged, with every level."""
+    """Captures all log lines, at every level."""
     written = io.StringIO()
     configure_logs("debug", "json", written)
     return written
@@ -56,7 +56,7 @@ async def lines() -> io.StringIO:
 
 @pytest.fixture
 async def one(rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Instance:
-    """A gateway with all of these secrets; the agent ``dead`` was never there."""
+    """A gateway with all of these secrets; the agent ``dead`` does not exist."""
     monkeypatch.setenv("ECHO_BEARER", SECRETS["bearer towards an agent"])
     monkeypatch.setenv("DEAD_KEY", SECRETS["key in the query of an agent"])
     dead = {"place": "query", "name": "key", "env": "DEAD_KEY"}
@@ -74,15 +74,15 @@ async def one(rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def call_http(one: Instance, hook: str) -> list[str]:
-    """A2A in both bindings, ``/v1``, cards, health and metrics, with each credential there is."""
+    """Calls A2A in both bindings, ``/v1``, cards, health and metrics, with each kind of credential."""
     answers: list[str] = []
-    basic = base64.b64encode(f"u:{SECRETS['key that nobody has']}".encode()).decode()
+    basic = base64.b64encode(f"u:{SECRETS['unknown key']}".encode()).decode()
     heads: list[dict[str, str]] = [
         {"Authorization": f"Bearer {SECRETS['key of a client']}"},
         {"X-API-Key": SECRETS["key of a client"]},
-        {"Authorization": f"Bearer {SECRETS['key that nobody has']}"},
+        {"Authorization": f"Bearer {SECRETS['unknown key']}"},
         {"Authorization": f"Basic {basic}"},
-        {"X-API-Key": SECRETS["key that nobody has"], "traceparent": SECRETS["token of a webhook"]},
+        {"X-API-Key": SECRETS["unknown key"], "traceparent": SECRETS["token of a webhook"]},
     ]
     push: JsonObject = {
         "url": hook,
@@ -97,12 +97,12 @@ async def call_http(one: Instance, hook: str) -> list[str]:
             message = one.message("ask which?", taskPushNotificationConfig=push)
             for method, params in (
                 ("SendMessage", message),
-                ("GetTask", {"id": f"task_{SECRETS['key that nobody has']}"}),
+                ("GetTask", {"id": f"task_{SECRETS['unknown key']}"}),
                 ("Nonsense", push),
             ):
                 body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
                 got = await one.http.post(f"/agents/{agent}", json=body, headers=head)
-                if method != "GetTask":  # it names back what the caller wrote
+                if method != "GetTask":  # # the error repeats the id that the caller sent
                     answers.append(got.text + str(got.headers))
             rest = await one.http.post(f"/agents/{agent}/message:send", json=message, headers=head)
             card = await one.http.get(f"/agents/{agent}/.well-known/agent-card.json", headers=head)
@@ -118,26 +118,26 @@ async def call_http(one: Instance, hook: str) -> list[str]:
 
 
 async def call_channel(one: Instance) -> list[str]:
-    """A channel that is let in, one that is not, and calls that fail."""
-    heard: list[str] = []
+    """Opens a channel with a valid key and one with an unknown key, and makes failing calls."""
+    received: list[str] = []
     url = f"{one.http.base_url}".replace("http", "ws", 1).rstrip("/") + "/v1/channel"
-    for key in (SECRETS["key of a client"], SECRETS["key that nobody has"]):
+    for key in (SECRETS["key of a client"], SECRETS["unknown key"]):
         async with connect(url, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=None) as socket:
             hello = {"t": "hello", "v": 1, "token": key, "device": "d", "role": "ui", "sdk": "t"}
             await socket.send(orjson.dumps({**hello, "caps": ["rpc"], "subs": []}).decode())
-            heard.append(str(await socket.recv()))
-            if '"welcome"' not in heard[-1]:
+            received.append(str(await socket.recv()))
+            if '"welcome"' not in received[-1]:
                 continue
             for number, method in enumerate(("list_actions", "submit_turn", "no_such_call")):
                 call = {"t": "rpc", "id": str(number), "m": method, "d": {"agent": "dead"}}
                 await socket.send(orjson.dumps(call).decode())
-                heard.append(str(await socket.recv()))
-    assert len(heard) == 5
-    return heard
+                received.append(str(await socket.recv()))
+    assert len(received) == 5
+    return received
 
 
 def read_store(url: str) -> list[str]:
-    """Every value of every key, as it stands."""
+    """Returns every value of every key."""
     reads = {
         b"string": ("GET",),
         b"hash": ("HGETALL",),
@@ -151,14 +151,14 @@ def read_store(url: str) -> list[str]:
         name = key.decode()
         kind = cast("bytes", ask(url, "TYPE", name))
         if kind == b"none":
-            continue  # it has expired since
+            continue  # # it has expired since KEYS
         verb, *rest = reads[kind]
         found.append(f"{name} {ask(url, verb, name, *rest)}")
     return found
 
 
 async def run_checks(rig: Rig, folder: Path) -> list[str]:
-    """What ``check`` prints of a configuration with secrets, one of them in the address of a server."""
+    """Returns the output of ``check`` for a configuration with secrets, one of them in a server address."""
     password = SECRETS["key in the query of an agent"]
     (folder / "passerelle.yaml").write_text(
         f"redis_url: redis://user:{password}@127.0.0.1:9\n"
@@ -178,7 +178,7 @@ async def run_checks(rig: Rig, folder: Path) -> list[str]:
 
 
 def list_reprs(*roots: object) -> list[str]:
-    """What the reprs of these objects are made of, each part once: parts share others, which share others again."""
+    """Returns the leaf reprs of these objects, each shared part once."""
     found: list[str] = []
     seen: dict[int, object] = {}
     waiting = [*roots]
@@ -203,7 +203,7 @@ def list_reprs(*roots: object) -> list[str]:
     return found
 
 
-async def test_no_secret_is_in_anything_that_leaves(
+async def test_no_secret_is_in_any_output(
     rig: Rig, one: Instance, lines: io.StringIO, tmp_path: Path
 ) -> None:
     async with WebhookReceiver() as receiver:

@@ -1,4 +1,4 @@
-"""Spans reach a collector as one tree: the caller's, the request's, the calls of the agent, the agent's own (ENV-8)."""
+"""Spans reach a collector as one tree: caller, request, calls of the agent, the agent's own spans (ENV-8)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ async def test_span_of_a_request_is_on_its_events_and_over_the_call_of_the_agent
         "gen_ai.agent.name": "echo",
     }
     assert read.attributes["error.type"] == read.attributes["passerelle.outcome"]
-    assert not {name for name in read.attributes if name.startswith("gen_ai.")}, "nobody worked"
+    assert not {name for name in read.attributes if name.startswith("gen_ai.")}, (
+        "no agent was called"
+    )
     [asked] = [one for one in rig.peer.requests if one.method == "SendMessage"]
     assert called.attributes == {
         "passerelle.agent": "echo",
@@ -62,9 +64,9 @@ async def test_span_of_a_request_is_on_its_events_and_over_the_call_of_the_agent
     }
     assert called.attributes["passerelle.outcome"] == "answered"
     [request] = [one for one in rig.peer.requests if one.method == "SendMessage"]
-    told = read_trace(request.headers["traceparent"], request.headers["tracestate"])
-    assert told is not None
-    assert (told.trace_id, told.span_id, told.state) == (TRACE, called.span, "vendor=1")
+    received = read_trace(request.headers["traceparent"], request.headers["tracestate"])
+    assert received is not None
+    assert (received.trace_id, received.span_id, received.state) == (TRACE, called.span, "vendor=1")
     [session] = [name for name in rig.list_sessions() if await one.read_session(name)]
     events = await one.read_session(session)
     assert {(event["traceId"], event["spanId"]) for event in events} == {(TRACE, sent.span)}
@@ -82,7 +84,7 @@ async def test_request_without_a_trace_begins_one(rig: Rig) -> None:
     assert (sent.parent, called.parent, called.trace) == ("", sent.span, sent.trace)
 
 
-async def test_trace_that_its_caller_does_not_record_is_passed_on_and_not_exported(
+async def test_unsampled_trace_is_propagated_and_not_exported(
     rig: Rig,
 ) -> None:
     async with Collector() as collector:
@@ -98,7 +100,7 @@ async def test_trace_that_its_caller_does_not_record_is_passed_on_and_not_export
     assert first.headers["traceparent"].endswith("-00")
 
 
-async def test_collector_that_is_away_holds_up_nobody(rig: Rig) -> None:
+async def test_unreachable_collector_delays_no_request(rig: Rig) -> None:
     one = await rig.start(clients=[CALLER], spans={"otlp_endpoint": "http://127.0.0.1:9/v1/traces"})
     assert (await one.send("caller-key")).status_code == 200
 

@@ -1,4 +1,4 @@
-"""Quotas, budgets and prices: refused before an agent is called; each amount is a fact of the turn it belongs to."""
+"""Quotas, budgets and prices: refusals before an agent is called; each amount is a fact of its turn."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def fail(turn: Turn) -> None:
     await turn.status("FAILED")
 
 
-async def told_on(one: Instance, facade: str) -> list[dict[str, Any]]:
-    """The facts about limits in the session of a task."""
+async def list_limit_facts(one: Instance, facade: str) -> list[dict[str, Any]]:
+    """Returns the facts about limits in the session of a task."""
     return [
         event
         for event in await one.read_session(await find_session(one, facade))
@@ -55,7 +55,7 @@ def task_of(response: httpx.Response) -> str:
 
 
 @pytest.mark.requirement("EXT-7", "PRS-11")
-async def test_caller_with_a_budget_of_two_calls_makes_three(rig: Rig) -> None:
+async def test_budget_of_two_calls_refuses_the_third(rig: Rig) -> None:
     quota = {"cost": "0.20", "per": "day"}
     one = await rig.start(clients=[{"name": "thrifty", "quotas": [quota]}], agent=PRICED)
     first, second = [await one.send("thrifty-key") for _ in range(2)]
@@ -63,7 +63,9 @@ async def test_caller_with_a_budget_of_two_calls_makes_three(rig: Rig) -> None:
     assert [first.status_code, second.status_code, third.status_code] == [200, 200, 429]
     assert rig.counted() == 2
 
-    facts = await told_on(one, task_of(first)) + await told_on(one, task_of(second))
+    facts = await list_limit_facts(one, task_of(first)) + await list_limit_facts(
+        one, task_of(second)
+    )
     assert [fact["type"] for fact in facts] == [
         "cost.estimated",
         "cost.recorded",
@@ -110,7 +112,7 @@ async def test_caller_with_a_budget_of_two_calls_makes_three(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("EXT-7")
-async def test_quota_of_calls_is_one_for_all_instances_and_survives_them(rig: Rig) -> None:
+async def test_call_quota_is_shared_by_all_instances_and_survives_them(rig: Rig) -> None:
     client = {"name": "few", "quotas": [{"calls": 3, "per": "month"}]}
     first = await rig.start(clients=[client])
     assert (await first.send("few-key")).status_code == 200
@@ -123,27 +125,27 @@ async def test_quota_of_calls_is_one_for_all_instances_and_survives_them(rig: Ri
 
 
 @pytest.mark.requirement("PRS-11")
-async def test_refusal_carries_the_trace_of_the_request_that_met_it(rig: Rig) -> None:
+async def test_refusal_carries_the_trace_of_its_request(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "none", "quotas": [{"calls": 0}]}])
     key = {"Authorization": "Bearer none-key", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": one.message("x")}
     assert (await one.http.post("/agents/echo", json=body, headers=key)).status_code == 429
 
-    async def told() -> bool:
+    async def is_stored() -> bool:
         return len(await one.read_home("none")) == 2
 
-    assert await wait_until(told, 15, "the refusal is a fact")
+    assert await wait_until(is_stored, 15, "the refusal is a fact")
     assert (await one.read_home("none"))[1]["traceId"] == TRACE
 
 
 @pytest.mark.requirement("PRS-11")
-async def test_metrics_lead_to_the_trace_that_the_facts_of_a_call_name(rig: Rig) -> None:
+async def test_metric_exemplars_name_the_trace_of_a_calls_facts(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "thrifty"}], agent=PRICED)
     key = {"Authorization": "Bearer thrifty-key", "A2A-Version": "1.0"}
     trace = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": one.message("x")}
     answer = await one.http.post("/agents/echo", json=body, headers=key | trace)
-    facts = await told_on(one, task_of(answer))
+    facts = await list_limit_facts(one, task_of(answer))
     assert {fact["traceId"] for fact in facts} == {TRACE}
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     shown = (await one.http.get("/metrics", headers=accept)).text
@@ -154,7 +156,7 @@ async def test_metrics_lead_to_the_trace_that_the_facts_of_a_call_name(rig: Rig)
     assert f'# {{trace_id="{TRACE}"}}' in line
 
 
-async def test_usage_that_the_agent_reports_is_what_the_call_cost(rig: Rig) -> None:
+async def test_usage_reported_by_the_agent_sets_the_cost_of_the_call(rig: Rig) -> None:
     price = {"currency": "EUR", "per_million_input_tokens": 1, "per_million_output_tokens": 2}
     client = {"name": "reader", "quotas": [{"cost": 1, "currency": "EUR"}]}
     one = await rig.start(clients=[client], agent={"price": price})
@@ -166,7 +168,7 @@ async def test_usage_that_the_agent_reports_is_what_the_call_cost(rig: Rig) -> N
         await turn.status("COMPLETED")
 
     rig.peer.next(report)
-    facts = await told_on(one, task_of(await one.send("reader-key")))
+    facts = await list_limit_facts(one, task_of(await one.send("reader-key")))
     assert [fact["type"] for fact in facts][:2] == ["cost.estimated", "cost.recorded"]
     assert facts[0]["payload"]["amountMicros"] == 3_000
     assert facts[1]["payload"] == {
@@ -183,12 +185,12 @@ async def test_usage_that_the_agent_reports_is_what_the_call_cost(rig: Rig) -> N
 
 
 @pytest.mark.requirement("EXT-7")
-async def test_agent_that_says_429_is_a_fact_and_costs_nothing(rig: Rig) -> None:
+async def test_429_of_an_agent_is_a_fact_and_costs_nothing(rig: Rig) -> None:
     client = {"name": "once", "quotas": [{"cost": "0.15"}]}
     one = await rig.start(clients=[client], agent=PRICED)
     rig.peer.answer_next(
         HttpAnswer(status=429, headers={"retry-after": "7200"})
-    )  # longer than a run may take
+    )  # # longer than the run's time limit
     refused = await one.send("once-key")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "7200")
     (session,) = [name for name in rig.list_sessions() if name != name_home(Principal("once"))]
@@ -212,7 +214,9 @@ async def test_budget_counts_the_attempts_that_the_gateway_makes_itself(rig: Rig
     failed = await one.send("thrifty-key")
     assert failed.json()["result"]["task"]["status"]["state"] == "TASK_STATE_FAILED"
     recorded = [
-        fact for fact in await told_on(one, task_of(failed)) if fact["type"] == "cost.recorded"
+        fact
+        for fact in await list_limit_facts(one, task_of(failed))
+        if fact["type"] == "cost.recorded"
     ]
     assert len(recorded) == rig.counted() == 3
     # Three tenths are spent, and one more call is covered.
@@ -247,7 +251,7 @@ async def test_repeat_under_the_same_key_is_charged_once(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("TR-11", "EXT-7")
-async def test_a_task_is_sent_nowhere_where_it_is_thought_to_cost_more_than_it_may(
+async def test_a_task_over_its_estimated_cost_limit_is_not_sent(
     rig: Rig,
 ) -> None:
     one = await rig.start(

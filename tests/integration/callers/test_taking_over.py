@@ -1,4 +1,4 @@
-"""Another configuration while the gateway runs: who may call, what they may do, and the fact that a limit changed."""
+"""Settings reloaded while the gateway runs: keys, permissions, limits and rules, and the fact of each limit change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSED: Final = {"rules": [{"name": "closed", "effect": "deny", "about": ["deleg
 
 
 async def change(one: Instance, **changes: object) -> None:
-    """Takes over the settings of an instance with these in place of its own."""
+    """Reloads an instance with these settings in place of its own."""
     given = one.settings.model_dump() | changes
     if "clients" in changes:
         clients = cast("list[dict[str, object]]", changes["clients"])
@@ -53,11 +53,11 @@ async def test_lowered_budget_is_one_fact_with_the_old_and_the_new_value(rig: Ri
         "windowMs": 86_400_000,
     }
 
-    async def whole() -> bool:
-        # What an instance had drawn of the old limit goes back within a round.
+    async def is_admitted() -> bool:
+        # What an instance had drawn of the old limit is returned within one round.
         return (await first.send("few-key")).status_code == 200
 
-    assert await wait_until(whole, 10, "the third call is let in")
+    assert await wait_until(is_admitted, 10, "the third call is let in")
     assert (await first.send("few-key")).status_code == 429
 
 
@@ -69,7 +69,7 @@ async def test_revoked_key_is_refused_from_the_next_request_on(rig: Rig) -> None
     assert (await one.send("new-key")).status_code == 200
 
 
-async def test_rate_is_another_one_at_once(rig: Rig) -> None:
+async def test_changed_rate_applies_at_once(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "one", "limits": {"rate": "1/h"}}])
     assert (await one.send("one-key")).status_code == 200
     assert (await one.send("one-key")).status_code == 429
@@ -77,7 +77,7 @@ async def test_rate_is_another_one_at_once(rig: Rig) -> None:
     assert (await one.send("one-key")).status_code == 200
 
 
-async def test_quota_where_there_was_none_holds_from_the_next_call_on(rig: Rig) -> None:
+async def test_new_quota_applies_from_the_next_call_on(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "few"}])
     assert (await one.send("few-key")).status_code == 200
     quota = {"calls": 1, "per": "day"}
@@ -87,12 +87,12 @@ async def test_quota_where_there_was_none_holds_from_the_next_call_on(rig: Rig) 
     assert (await one.send("few-key")).status_code == 200
 
 
-async def test_what_a_message_is_sent_under_is_another_from_the_next_one_on(rig: Rig) -> None:
+async def test_changed_retries_acceptance_and_rules_apply_to_the_next_message(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "any"}])
     agent: dict[str, object] = {"name": "echo", "url": rig.peer.url}
 
     async def send() -> list[object]:
-        """Under which terms an attempt began, what its task must bring, and what became of it."""
+        """Sends a message; returns its attempt limit, its number of acceptance criteria and its final status."""
         ref = EntityRef(EntityKind.TASK, (await one.send("any-key")).json()["result"]["task"]["id"])
         record = (await one.gateway.parts.writes.load([ref]))[ref].record
         assert isinstance(record, TaskRecord)
@@ -110,7 +110,7 @@ async def test_what_a_message_is_sent_under_is_another_from_the_next_one_on(rig:
     assert await send() == [1, 0, Status.COMPLETED]
 
 
-async def test_agent_can_come_and_go(rig: Rig) -> None:
+async def test_agents_can_be_added_and_removed(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "any"}])
     await change(one, agents=[{"name": "other", "url": rig.peer.url}])
     assert (await one.send("any-key")).status_code == 404
@@ -120,7 +120,7 @@ async def test_agent_can_come_and_go(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("EXT-3")
-async def test_other_rules_are_one_fact_with_both_versions_and_count_from_then_on(rig: Rig) -> None:
+async def test_changed_rules_are_one_fact_with_both_versions_and_apply_at_once(rig: Rig) -> None:
     first = await rig.start(clients=[{"name": "one"}])
     second = await rig.start(clients=[{"name": "one"}])
     before = first.gateway.terms.find_rules().version

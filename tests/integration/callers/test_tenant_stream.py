@@ -1,4 +1,4 @@
-"""The stream of a tenant's tasks: rows of all owners as they change, for whoever oversees, and nobody else."""
+"""The stream of a tenant's tasks: changed rows of all owners, for overseers only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.store import keys
 from tests.integration.callers.test_list_streams import ask, follow, has, open_list, post, start
-from tests.integration.callers.test_oversight import OUT, Doorkeeper, list_reads
+from tests.integration.callers.test_oversight import OUT, FixedAuthenticator, list_reads
 from tests.integration.channels.test_connection import HELLO
 from tests.support.engine import ask as ask_engine
 from tests.support.raw_channel import open_channel
@@ -42,13 +42,13 @@ TENANT: Final = name_tenant_lists("default")
 HEAD: Final = keys.head(StreamRef(StreamKind.TENANT_TASKS, TENANT))
 
 
-def names(task: str, found: list[Answer]) -> bool:
-    """Whether a row of a task has come."""
+def contains(task: str, found: list[Answer]) -> bool:
+    """Whether the events contain a row of the task."""
     return any(row["name"] == task for row in found)
 
 
 def is_watched(rig: Rig) -> set[bool]:
-    """What the shards have."""
+    """Returns the distinct values over all shards: does the shard record followers of a tenant?"""
     return {ask_engine(rig.url, "HEXISTS", keys.meta(one), "watched") == 1 for one in ALL_SHARDS}
 
 
@@ -59,14 +59,14 @@ async def list_all(one: Instance) -> list[Answer]:
     return rows
 
 
-async def test_whoever_oversees_gets_the_rows_of_every_owner(rig: Rig) -> None:
+async def test_overseer_gets_the_rows_of_every_owner(rig: Rig) -> None:
     one, two = await rig.start(clients=CLIENTS), await rig.start(clients=CLIENTS)
     cursor, state = await open_list(one, STREAM, "eve")
     assert state["rows"] == []
     silent = await start(one, "silent", "ada")
     others = {await start(two, f"echo {number}", "bob") for number in range(4)}
     others |= {await start(one, f"echo {number}", "ada") for number in range(4)}
-    _, told = await follow(
+    _, bodies = await follow(
         one,
         cursor,
         lambda found: (
@@ -77,11 +77,11 @@ async def test_whoever_oversees_gets_the_rows_of_every_owner(rig: Rig) -> None:
         "eve",
     )
     await one.call("ada-key", "CancelTask", {"id": silent})
-    # Whoever has seen nothing gets each row once, at the other instance, as it is now.
+    # A follower that has seen nothing gets each row once, in its current state, at the other instance.
     _, rows = await follow(two, cursor, has("cancelled", silent), STREAM, "eve")
     by_name = {row["name"]: row["row"] for row in rows}
     assert len(by_name) == len(rows) == 9
-    assert {row["name"] for row in told} == by_name.keys()
+    assert {row["name"] for row in bodies} == by_name.keys()
     listed = {row["taskId"]: row for row in await list_all(one)}
     assert by_name == listed
     assert {row["owner"] for row in listed.values()} == {"ada", "bob"}
@@ -92,7 +92,7 @@ async def test_whoever_oversees_gets_the_rows_of_every_owner(rig: Rig) -> None:
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
 
 
-async def test_a_row_that_comes_while_somebody_begins_to_follow_is_seen(rig: Rig) -> None:
+async def test_a_row_written_while_a_follower_subscribes_is_seen(rig: Rig) -> None:
     one, two = await rig.start(clients=CLIENTS), await rig.start(clients=CLIENTS)
 
     async def send(number: int) -> str:
@@ -111,7 +111,7 @@ async def test_a_row_that_comes_while_somebody_begins_to_follow_is_seen(rig: Rig
     await follow(two, cursor, has_all, STREAM, "eve")
 
 
-async def test_nothing_is_noted_of_a_tenant_that_nobody_follows(rig: Rig) -> None:
+async def test_no_notes_are_stored_for_a_tenant_without_followers(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     cursor, _ = await open_list(one, "tasks", "ada")
     task = await start(one, "echo 1", "ada")
@@ -121,7 +121,7 @@ async def test_nothing_is_noted_of_a_tenant_that_nobody_follows(rig: Rig) -> Non
     cursor, state = await open_list(one, STREAM, "eve")
     assert is_watched(rig) == {True}
     assert [row["taskId"] for row in state["rows"]] == [task]
-    # Where nobody has followed for long it ends, in every shard.
+    # After a long time without followers the notes end, in every shard.
     store = one.gateway.store
     now_ms = store.clock.read_ms(shard_of(TENANT))
     assert TENANT in await store.inboxes.list_followers(ALL_SHARDS)
@@ -133,7 +133,7 @@ async def test_nothing_is_noted_of_a_tenant_that_nobody_follows(rig: Rig) -> Non
     assert (gap.status_code, gap.json()["why"]) == (410, "epoch")
 
 
-async def test_whoever_may_not_oversee_is_refused_and_told_nothing(rig: Rig) -> None:
+async def test_caller_without_the_scope_to_oversee_is_refused_without_details(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     cursor, _ = await open_list(one, STREAM, "eve")
     task = await start(one, "echo 1", "ada")
@@ -142,12 +142,12 @@ async def test_whoever_may_not_oversee_is_refused_and_told_nothing(rig: Rig) -> 
         refused = await ask(one, "ada", f"/v1/streams/{STREAM}/{path}")
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
     names = ("tasks:default", "tasks:globex", f"tasks:{TENANT}", "jobs:tenant", "tasks:")
-    told = {
+    bodies = {
         (await ask(one, "eve", f"/v1/streams/{name}/events")).content.replace(name.encode(), b"S")
         for name in (*names, "nobody")
     }
-    assert len(told) == 1
-    # Of an agent that it may not see, and of another tenant, there is nothing.
+    assert len(bodies) == 1
+    # Rows of a hidden agent or of another tenant are not sent.
     begun, state = await open_list(one, STREAM, "far")
     assert (state["rows"], begun) == ([], cursor_after)
     seen = await ask(one, "far", f"/v1/streams/{STREAM}/events?after={cursor}")
@@ -168,23 +168,23 @@ async def test_whoever_may_not_oversee_is_refused_and_told_nothing(rig: Rig) -> 
         assert (refusal["s"], refusal["code"]) == (STREAM, "forbidden")
 
 
-async def test_a_task_that_is_given_away_goes_on_in_its_row(rig: Rig) -> None:
+async def test_a_transferred_task_continues_in_its_row(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     cursor, _ = await open_list(one, STREAM, "eve")
     task = await start(one, "silent", "ada")
-    cursor, _ = await follow(one, cursor, partial(names, task), STREAM, "eve")
+    cursor, _ = await follow(one, cursor, partial(contains, task), STREAM, "eve")
     await post(one, "ada", f"/v1/tasks/{task}/give", {"owner": "bob"})
     _, rows = await follow(one, cursor, bool, STREAM, "eve")
     assert [row["row"]["owner"] for row in rows] == ["bob"]
     assert not any(row.get("gone") for row in rows)
 
 
-async def test_notes_that_a_failover_took_are_a_gap(rig: Rig) -> None:
+async def test_notes_lost_in_a_failover_are_a_gap(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     cursor, _ = await open_list(one, STREAM, "eve")
     task = await start(one, "silent", "ada")
-    cursor, _ = await follow(one, cursor, partial(names, task), STREAM, "eve")
-    # The shard of the tenant forgets what it had taken from where this task stands.
+    cursor, _ = await follow(one, cursor, partial(contains, task), STREAM, "eve")
+    # The tenant's shard loses its mark for the shard of this task.
     taken = f"{shard_of(task).tag}+"
     assert ask_engine(rig.url, "HDEL", keys.marks(shard_of(TENANT)), taken) == 1
     await one.call("ada-key", "CancelTask", {"id": task})
@@ -193,7 +193,7 @@ async def test_notes_that_a_failover_took_are_a_gap(rig: Rig) -> None:
         gap = await ask(one, "eve", f"/v1/streams/{STREAM}/events?after={cursor}")
         return gap.status_code == 410
 
-    await wait_until(is_gap, 20, "the stream has begun anew")
+    await wait_until(is_gap, 20, "the stream has a new epoch")
     cursor, state = await open_list(one, STREAM, "eve")
     assert [(row["taskId"], row["status"]) for row in state["rows"]] == [(task, "cancelled")]
     more = await start(one, "echo 2", "bob")
@@ -206,7 +206,7 @@ async def test_each_tenant_has_its_own_changes(rig: Rig) -> None:
     name, parts = StreamName("tasks", "tenant"), one.gateway.parts
     grant = await parts.grants.grant(OUT, name, full=False)
     assert len(read_watched(rig).split()) == 2
-    routes = make_v1_routes(parts.service, Doorkeeper(OUT), SystemIds())
+    routes = make_v1_routes(parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         made = await http.post("/v1/tasks", json={"agent": "echo", "objective": "theirs"})
@@ -229,7 +229,7 @@ async def test_each_tenant_has_its_own_changes(rig: Rig) -> None:
 
 
 def read_watched(rig: Rig) -> str:
-    """Whom each shard has as followed."""
+    """Returns the tenants that every shard records as followed."""
     [found] = {
         cast("bytes", ask_engine(rig.url, "HGET", keys.meta(shard), "watched"))
         for shard in ALL_SHARDS

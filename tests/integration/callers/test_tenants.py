@@ -1,4 +1,4 @@
-"""Tenants of an agent: three ways to name one, apart from each other, and what the agent is told of them."""
+"""Tenants of an agent: three ways to name one, separate tasks, and the tenant that the agent receives."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_tenant_is_named_by_path_or_params_and_its_tasks_are_its_own(rig: 
     assert await list_ids(one, "") == []
 
 
-async def test_tenant_that_is_not_there_or_is_not_that_of_the_path_is_refused(rig: Rig) -> None:
+async def test_unknown_tenant_or_one_that_contradicts_the_path_is_refused(rig: Rig) -> None:
     one = await rig.start(clients=[ADA], agent=TENANTS)
     for path, tenant in (("", "initech"), ("/acme", "Globex-7"), ("", 7)):
         body: JsonObject = {**one.message("hello"), "tenant": tenant}
@@ -68,7 +68,9 @@ async def test_tenant_that_is_not_there_or_is_not_that_of_the_path_is_refused(ri
     assert rig.counted() == 0
 
 
-async def test_grant_of_the_agent_is_one_of_its_tenants_with_the_same_operations(rig: Rig) -> None:
+async def test_permission_for_the_agent_covers_its_tenants_with_the_same_operations(
+    rig: Rig,
+) -> None:
     reader = {"name": "reader", "may_call": [{"agent": "echo", "operations": ["ListTasks"]}]}
     stranger = {"name": "stranger", "may_call": ["other"]}
     other = {"name": "other", "url": rig.peer.url}
@@ -84,7 +86,7 @@ async def test_grant_of_the_agent_is_one_of_its_tenants_with_the_same_operations
         assert "acme" not in answer.text or key == "reader"
 
 
-async def test_agent_is_called_where_its_card_says_for_the_tenant(rig: Rig) -> None:
+async def test_agent_is_called_at_the_interface_of_the_tenant(rig: Rig) -> None:
     interface = cast("list[JsonObject]", rig.peer.card["supportedInterfaces"])[0]
     rig.peer.card = {
         **rig.peer.card,
@@ -97,8 +99,8 @@ async def test_agent_is_called_where_its_card_says_for_the_tenant(rig: Rig) -> N
     one = await rig.start(clients=[ADA], agent=TENANTS)
     for tenant in ("acme", "Globex-7"):
         await send(one, tenant)
-    told = [request.params.get("tenant") for request in rig.peer.requests]
-    assert told == ["acme", None]
+    called = [request.params.get("tenant") for request in rig.peer.requests]
+    assert called == ["acme", None]
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
@@ -145,10 +147,10 @@ async def test_grpc_names_agent_and_tenant_together(rig: Rig) -> None:
     await server.stop()
 
 
-async def test_tenant_is_read_paused_and_muted_over_http_under_the_name_of_its_line(
+async def test_tenant_is_read_paused_and_muted_over_http_under_its_listed_name(
     rig: Rig,
 ) -> None:
-    """``/v1/agents`` lists it, and no path led to it."""
+    """``/v1/agents`` lists the name; before, no path matched it."""
     ada = {**ADA, "kind": "person", "scopes": [*AccessScope]}
     one = await rig.start(clients=[ada], agent=TENANTS)
     listed = (await one.http.get("/v1/agents", headers=KEY)).json()["agents"]
@@ -158,8 +160,8 @@ async def test_tenant_is_read_paused_and_muted_over_http_under_the_name_of_its_l
         assert (health.status_code, health.json()["name"]) == (200, "echo/acme")
         for verb, state in (("pause", "paused"), ("drain", "draining"), ("resume", "active")):
             answer = await one.http.post(f"/v1/agents/{name}/{verb}", json={}, headers=KEY)
-            told = answer.json()
-            assert (answer.status_code, told["name"], told["state"]) == (200, "echo", state)
+            answered = answer.json()
+            assert (answer.status_code, answered["name"], answered["state"]) == (200, "echo", state)
         for method in ("PUT", "DELETE"):
             answer = await one.http.request(method, f"/v1/mutes/{name}", headers=KEY)
             assert (answer.status_code, answer.json()["peer"]) == (200, "echo")

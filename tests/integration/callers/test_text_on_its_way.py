@@ -1,4 +1,4 @@
-"""Text of an agent on its way to people: over the instance that drives the run, over another one, early and late."""
+"""Volatile text of an agent on its way to devices: over the driving instance, another one, early and late."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ADA = {"name": "ada", "scopes": ["a2a:call", "channels:connect", "tasks:read"]}
 WHOLE = "one twö three 😀"
 
 
-async def words(turn: Turn) -> None:
-    """Three pieces of one artifact; the last one has a character that some count as two."""
+async def send_poem(turn: Turn) -> None:
+    """Three pieces of one artifact; the last one has a character of two UTF-16 code units."""
     await turn.status("WORKING")
     await turn.artifact("one ", artifact_id="poem", last=False)
     await turn.artifact("twö ", artifact_id="poem", append=True, last=False)
@@ -31,7 +31,7 @@ async def words(turn: Turn) -> None:
 
 @dataclass
 class Screen:
-    """What a person sees: text as it comes, until the event that closes the block takes its place."""
+    """What a device shows: volatile text, until the event that closes the block replaces it."""
 
     facade: str
     shown: str = ""
@@ -40,11 +40,11 @@ class Screen:
     deltas: int = 0
 
     async def shows(self, text: str) -> None:
-        """Returns when exactly this is shown."""
+        """Waits until exactly this text is shown."""
         await wait_until(lambda: self.shown == text, 15, f"shows {text!r}")
 
     async def ends(self) -> None:
-        """Returns when the end of the task has come."""
+        """Waits for the end of the task."""
         await wait_until(lambda: "task.completed" in self.events, 15, "the end of the task")
 
     def take(self, item: object) -> None:
@@ -83,10 +83,10 @@ async def screen(
 
 
 async def begin(rig: Rig, driving: Instance) -> tuple[str, str]:
-    """A task whose agent has not said a word of its text yet: its facade id and its session."""
-    rig.peer.next(words)
+    """Starts a task whose agent waits before its first text; returns its facade id and its session."""
+    rig.peer.next(send_poem)
     rig.peer.hold()
-    rig.peer.release(2)  # the task, and that it works
+    rig.peer.release(2)  # # the task, and its status WORKING
     sent = (await driving.send("ada-key", returnImmediately=True)).json()
     task = str(sent["result"]["task"]["id"])
     return task, rig.list_sessions()[0]
@@ -108,7 +108,7 @@ async def test_early_and_late_readers_of_both_instances_end_with_the_same_text(r
             screen(other, f"task:{task}", task, "late-elsewhere") as late_elsewhere,
         ):
             await late.shows("one twö ")
-            # The text and the end come by two ways: each is waited for by itself.
+            # The text and the end arrive over two paths: wait for each separately.
             rig.peer.release(1)
             for one in (early, elsewhere, late):
                 await one.shows(WHOLE)
@@ -120,7 +120,7 @@ async def test_early_and_late_readers_of_both_instances_end_with_the_same_text(r
                 assert one.shown == WHOLE
             assert (
                 late_elsewhere.shown == ""
-            )  # what it cannot place is not shown, and the artifact has it
+            )  # # it missed the beginning of the text: it shows none, the artifact has all of it
             for one in screens:
                 assert "artifact.changed" in one.events
                 assert "model.delta" not in one.events
@@ -129,7 +129,7 @@ async def test_early_and_late_readers_of_both_instances_end_with_the_same_text(r
     assert "".join(part["text"] for part in artifact["parts"]) == WHOLE
 
 
-async def test_who_does_not_ask_for_it_is_told_no_text(rig: Rig) -> None:
+async def test_follower_without_the_volatile_option_gets_no_deltas(rig: Rig) -> None:
     driving = await rig.start(clients=[ADA])
     _, session = await begin(rig, driving)
     url = str(driving.http.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/channel"

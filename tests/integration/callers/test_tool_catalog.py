@@ -1,4 +1,4 @@
-"""What a caller may use, as a fact of its turn: said where a rule holds something back, and again when that changes."""
+"""The tools of a caller as a fact of its turn: stored when a rule restricts one, and again when that changes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ ADA: Final = {"name": "ada", "kind": "person", "scopes": SCOPES}
 BOB: Final = {"name": "bob", "scopes": SCOPES[:3]}
 
 
-def hold_back(name: str, effect: str, about: str, when: str) -> dict[str, Any]:
+def make_rule(name: str, effect: str, about: str, when: str) -> dict[str, Any]:
     return {"name": name, "effect": effect, "about": [about], "when": when}
 
 
-NO_VAULT: Final = hold_back(
+NO_VAULT: Final = make_rule(
     "no-vault", "deny", "calls", 'caller.name == "bob" && peer.name == "vault"'
 )
-ASK_FIRST: Final = hold_back("ask-first", "ask", "delegations", 'peer.name == "shed"')
-NO_CANCEL: Final = hold_back("no-cancel", "deny", "commands", 'action.tool == "cancel_task"')
+ASK_FIRST: Final = make_rule("ask-first", "ask", "delegations", 'peer.name == "shed"')
+NO_CANCEL: Final = make_rule("no-cancel", "deny", "commands", 'action.tool == "cancel_task"')
 
 
 async def start(rig: Rig, *rules: dict[str, Any]) -> Instance:
     agents = [{"name": one, "url": rig.peer.url} for one in ("echo", "vault", "shed")]
     at = await rig.start(clients=[ADA, BOB], agents=agents, policy={"rules": [*rules]})
-    # A turn asks no agent: of one whose card nobody has read yet no skill is known.
+    # A turn reads no cards: the skills of an agent are unknown until its card has been read.
     said = await at.http.get("/v1/tools", headers={"Authorization": "Bearer ada-key"})
     assert said.status_code == 200, said.text
     return at
 
 
 async def send(at: Instance, who: str, number: int = 0, **where: str) -> dict[str, Any]:
-    """The Task of a message that was taken."""
+    """Sends a message; returns its Task."""
     message: dict[str, Any] = {
         "messageId": f"{who}-{number}",
         "role": "ROLE_USER",
@@ -53,7 +53,7 @@ async def send(at: Instance, who: str, number: int = 0, **where: str) -> dict[st
 
 
 async def edit(at: Instance, *rules: dict[str, Any]) -> None:
-    """Puts these rules beside those of the configuration, in place of the ones before."""
+    """Replaces the edited rules, which apply in addition to those of the configuration."""
     headers = {"Authorization": "Bearer ada-key"}
     version = (await at.http.get("/v1/policy", headers=headers)).json()["rev"]
     put = {"rules": [*rules], "version": version}
@@ -62,13 +62,13 @@ async def edit(at: Instance, *rules: dict[str, Any]) -> None:
 
 
 async def list_catalogs(rig: Rig, at: Instance) -> list[dict[str, Any]]:
-    """What was said of tools in the conversations so far."""
+    """Returns the tool catalog facts of all sessions."""
     events = [one for session in rig.list_sessions() for one in await at.read_session(session)]
     return [one for one in events if one["type"] == "tool.catalog.resolved"]
 
 
 @pytest.mark.requirement("EVC-8")
-async def test_skills_of_a_denied_peer_stand_in_the_turn_with_the_rule(rig: Rig) -> None:
+async def test_skills_of_a_denied_agent_are_in_the_turn_with_the_rule(rig: Rig) -> None:
     at = await start(rig, NO_VAULT, ASK_FIRST, NO_CANCEL)
     await send(at, "bob")
     (event,) = await list_catalogs(rig, at)
@@ -87,7 +87,7 @@ async def test_skills_of_a_denied_peer_stand_in_the_turn_with_the_rule(rig: Rig)
 
 
 @pytest.mark.requirement("EVC-8")
-async def test_two_callers_have_two_catalogs_and_one_of_them_nothing_to_be_told(rig: Rig) -> None:
+async def test_two_callers_have_two_catalogs_and_an_unrestricted_one_has_none(rig: Rig) -> None:
     at = await start(rig, NO_VAULT)
     await send(at, "ada")
     assert await list_catalogs(rig, at) == []
@@ -96,7 +96,7 @@ async def test_two_callers_have_two_catalogs_and_one_of_them_nothing_to_be_told(
 
 
 @pytest.mark.requirement("EVC-8")
-async def test_thread_is_told_again_only_when_its_tools_are_other_ones(rig: Rig) -> None:
+async def test_thread_gets_a_new_catalog_only_when_its_tools_change(rig: Rig) -> None:
     at, said = await start(rig), list[int]()
     context = (await send(at, "bob"))["contextId"]
 
@@ -112,9 +112,7 @@ async def test_thread_is_told_again_only_when_its_tools_are_other_ones(rig: Rig)
 
 
 @pytest.mark.requirement("EVC-8")
-async def test_what_a_fact_cannot_list_is_counted(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_groups_over_the_limit_are_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_inventory, "NAMED_GROUPS", 1)
     at = await start(rig, NO_VAULT, ASK_FIRST, NO_CANCEL)
     await send(at, "bob")

@@ -1,4 +1,4 @@
-"""What a caller may use now: its own agents, what policy says to each, and which of them is away."""
+"""The tool inventory of a caller: its agents, the policy decision for each, and which are unavailable."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def start(rig: Rig, **settings: object) -> Instance:
 
 
 @pytest.mark.requirement("CMD-18", "SNAP-3")
-async def test_two_callers_have_two_inventories_with_the_rules_that_made_them(rig: Rig) -> None:
+async def test_two_callers_have_two_inventories_with_the_rules_that_apply(rig: Rig) -> None:
     at = await start(rig, policy={"rules": RULES})
     ada, bob = await read(at, "ada"), await read(at, "bob")
     assert [(one["agent"], one["state"], one["rules"]) for one in ada["agents"]] == [
@@ -72,7 +72,7 @@ async def test_two_callers_have_two_inventories_with_the_rules_that_made_them(ri
 
 
 @pytest.mark.requirement("CMD-18")
-async def test_inventory_says_what_happens_to_a_message(rig: Rig) -> None:
+async def test_inventory_matches_what_happens_to_a_message(rig: Rig) -> None:
     at = await start(rig, policy={"rules": RULES})
     assert (await at.send("ada-key")).status_code == 200
     status = (await at.send("bob-key")).json()["result"]["task"]["status"]
@@ -93,7 +93,7 @@ async def test_states_follow_the_mode(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("SNAP-3")
-async def test_inventory_says_that_everything_is_approved_for_a_while(rig: Rig) -> None:
+async def test_inventory_shows_an_active_bypass(rig: Rig) -> None:
     at = await start(rig, policy={"rules": RULES})
     assert not (await read(at, "ada"))["bypass"]
     headers = {"Authorization": "Bearer ada-key", "Idempotency-Key": "on"}
@@ -103,7 +103,7 @@ async def test_inventory_says_that_everything_is_approved_for_a_while(rig: Rig) 
 
 
 @pytest.mark.requirement("CMD-18")
-async def test_agent_that_is_away_is_unavailable_and_a_denied_one_stays_denied(rig: Rig) -> None:
+async def test_unreachable_agent_is_unavailable_and_a_denied_one_stays_denied(rig: Rig) -> None:
     agents = [{"name": "echo", "url": rig.peer.url}, {"name": "gone", "url": "http://127.0.0.1:9"}]
     at = await rig.start(clients=[ADA, BOB], agents=agents, policy={"rules": RULES[:1]})
     assert await list_states(at, "ada") == {"echo": "allowed", "gone": "unavailable"}
@@ -121,7 +121,7 @@ async def test_agent_that_is_away_is_unavailable_and_a_denied_one_stays_denied(r
 
 
 @pytest.mark.requirement("CMD-18")
-async def test_credential_without_messages_is_denied(rig: Rig) -> None:
+async def test_credential_without_message_operations_is_denied(rig: Rig) -> None:
     reader = {"name": "dora", "may_call": [{"agent": "echo", "operations": ["GetTask"]}]}
     at = await rig.start(clients=[reader])
     (echo,) = (await read(at, "dora"))["agents"]
@@ -129,7 +129,7 @@ async def test_credential_without_messages_is_denied(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("CMD-18")
-async def test_inventory_of_a_skill_or_tag_has_the_agents_with_it(rig: Rig) -> None:
+async def test_inventory_of_a_skill_or_tag_lists_the_agents_with_it(rig: Rig) -> None:
     agents = [{"name": "echo", "url": rig.peer.url, "tags": ["standard"]}]
     agents += [{"name": "vault", "url": rig.peer.url}]
     at = await rig.start(clients=[ADA], agents=agents)

@@ -1,4 +1,4 @@
-"""What a tree of tasks has cost: each task once, however many edges lead to it, also when it has left memory."""
+"""The cost of a tree of tasks: each task once, however many edges lead to it, also when archived."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def run(one: Instance, task_id: str) -> None:
     await wait_until(has_ended, 15, "it has ended")
 
 
-def teach(rig: Rig) -> None:
-    """The agent tells what each attempt took; one attempt fails, and one tells nothing."""
+def report_usage(rig: Rig) -> None:
+    """The agent reports the usage of each attempt; one attempt fails, and one reports no usage."""
 
     async def report(turn: Turn) -> None:
         task = await turn.open()
@@ -77,10 +77,10 @@ def sums(spending: dict[str, Any]) -> tuple[int, int, list[Any], int, int, int]:
 
 
 @pytest.mark.requirement("EXT-7", "GR-1")
-async def test_sums_over_a_diamond_count_each_task_once_before_and_after_it_has_left_memory(
+async def test_sums_over_a_diamond_count_each_task_once_before_and_after_archiving(
     rig: Rig,
 ) -> None:
-    teach(rig)
+    report_usage(rig)
     blobs = str(rig.folder / "blobs")
     one = await rig.start(clients=[ADA], agent={"price": PRICE}, blobs=blobs)
     top = await create(one, "do the whole")
@@ -97,11 +97,17 @@ async def test_sums_over_a_diamond_count_each_task_once_before_and_after_it_has_
 
     async def look() -> None:
         for task_id, many in expected.items():
-            told = (await read(one, task_id))["spending"]
+            shown_spending = (await read(one, task_id))["spending"]
             own = (1, 1, [("EUR", cost)], given, taken, 0)
-            assert sums(told["own"]) == own
-            assert sums(told["tree"]) == (many, many, [("EUR", cost * many)], *_times(many), 0)
-            assert told["partial"] is False
+            assert sums(shown_spending["own"]) == own
+            assert sums(shown_spending["tree"]) == (
+                many,
+                many,
+                [("EUR", cost * many)],
+                *_times(many),
+                0,
+            )
+            assert shown_spending["partial"] is False
 
     def _times(many: int) -> tuple[int, int]:
         return given * many, taken * many
@@ -118,20 +124,20 @@ async def test_sums_over_a_diamond_count_each_task_once_before_and_after_it_has_
 
 
 @pytest.mark.requirement("EXT-7")
-async def test_each_attempt_has_its_cost_and_what_an_agent_did_not_tell_is_counted(
+async def test_each_attempt_has_its_cost_and_attempts_without_usage_are_counted(
     rig: Rig,
 ) -> None:
-    teach(rig)
+    report_usage(rig)
     one = await rig.start(clients=[ADA], agent={"price": PRICE})
     task_id = await create(one, "do it badly")
     await run(one, task_id)
     await post(one, f"/v1/tasks/{task_id}/retry", reason="once more")
 
-    async def is_tried_again() -> bool:
-        told = await read(one, f"{task_id}~2")
-        return len(told["attempts"]) == 2 and told["status"] == "failed"
+    async def is_retried() -> bool:
+        shown_spending = await read(one, f"{task_id}~2")
+        return len(shown_spending["attempts"]) == 2 and shown_spending["status"] == "failed"
 
-    await wait_until(is_tried_again, 15, "the second attempt has failed")
+    await wait_until(is_retried, 15, "the second attempt has failed")
     record = await read(one, f"{task_id}~2")
     costs = [attempt["cost"] for attempt in record["attempts"]]
     assert (
@@ -155,7 +161,7 @@ async def test_each_attempt_has_its_cost_and_what_an_agent_did_not_tell_is_count
 
 @pytest.mark.requirement("EXT-7")
 async def test_task_of_an_agent_without_a_price_has_no_sums(rig: Rig) -> None:
-    teach(rig)
+    report_usage(rig)
     one = await rig.start(clients=[ADA])
     chain = [await create(one, "do it")]
     chain.append(await create(one, "do it", parentTaskId=chain[0]))

@@ -1,4 +1,4 @@
-"""A session is read by windows over HTTP, as a page does that shows the last events and goes back from there."""
+"""A session is read in windows over HTTP: the last events first, then backwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_session_is_read_back_to_its_beginning(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("SNAP-1")
-def test_a_query_may_have_every_whole_number_that_its_operation_knows() -> None:
+def test_query_parsing_covers_every_integer_and_list_of_an_operation() -> None:
     for operation in OPERATIONS:
         properties = cast(
             "dict[str, JsonObject]", wire_schema(operation.call.params).get("properties", {})

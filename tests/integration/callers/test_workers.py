@@ -1,4 +1,4 @@
-"""Workers of this machine ask over HTTP before they act: rules, a person or a host's policy answer, and that runs."""
+"""Workers request approval over HTTP before they act: rules, a person or a host's policy decide, and only that runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ POLICY: Final = {
 
 
 async def start(rig: Rig, **policy: object) -> tuple[Instance, Worker]:
-    """A gateway, and a worker on a task of ada's that is under way."""
+    """Starts a gateway, and a worker on a running task of Ada's."""
     one = await rig.start(clients=[ADA, BUILDER, HOST], policy={**POLICY, **policy})
     turn = {"agent": "echo", "text": "slow 8"}
     accepted = (await one.http.post("/v1/turns", json=turn, headers=key("ada"))).json()
@@ -68,7 +68,7 @@ async def read_events(one: Instance, worker: Worker) -> list[dict[str, Any]]:
 
 
 @pytest.mark.requirement("CMD-21", "EXT-1", "VAL-8")
-async def test_rules_answer_a_worker_and_a_person_answers_the_rest(rig: Rig) -> None:
+async def test_rules_decide_for_a_worker_and_a_person_decides_the_rest(rig: Rig) -> None:
     one, worker = await start(rig)
     allowed = await worker.ask("git status", "a-1")
     assert allowed["state"] == "allowed"
@@ -100,7 +100,7 @@ async def test_rules_answer_a_worker_and_a_person_answers_the_rest(rig: Rig) -> 
     assert sum(p.get("consumes", False) for p in judged) == 2
 
 
-async def test_one_changed_byte_is_another_act_and_is_refused(rig: Rig) -> None:
+async def test_one_changed_byte_is_another_action_and_is_refused(rig: Rig) -> None:
     one, worker = await start(rig, rules=[])
     asked = await worker.ask("make install", "a-1")
     await decide(one, asked, "allow")
@@ -108,7 +108,7 @@ async def test_one_changed_byte_is_another_act_and_is_refused(rig: Rig) -> None:
     for other in ("make  install", "make installs", "make install\u200b"):
         refused = await worker.run(view, other)
         assert (refused.status_code, refused.json()["code"]) == (412, "digest_mismatch")
-    # What is shown escaped looks like what is spelt out: it is another act all the same.
+    # An escaped character looks like the spelt-out escape, but is another action.
     spelt = await worker.ask("make \\u{200b}", "a-2")
     body = {"rev": 1, "digest": spelt["digest"], "decisionId": "dec_2", "optionId": "allow"}
     path = f"/v1/approvals/{spelt['actionId']}/decision"
@@ -118,7 +118,7 @@ async def test_one_changed_byte_is_another_act_and_is_refused(rig: Rig) -> None:
     assert worker.ran == []
 
 
-async def test_rule_that_denies_by_now_outweighs_an_answer_of_before(rig: Rig) -> None:
+async def test_rule_that_denies_now_overrides_an_earlier_approval(rig: Rig) -> None:
     one, worker = await start(rig)
     asked = await worker.ask("make install", "a-1")
     await decide(one, asked, "allow")
@@ -135,7 +135,7 @@ async def test_rule_that_denies_by_now_outweighs_an_answer_of_before(rig: Rig) -
 
 
 @pytest.mark.requirement("CMD-21")
-async def test_policy_of_a_host_resolves_what_was_asked_and_is_named_as_such(rig: Rig) -> None:
+async def test_host_policy_decides_an_approval_and_is_named_as_its_cause(rig: Rig) -> None:
     one, worker = await start(rig)
     asked = await worker.ask("make install", "a-1")
     path = f"/v1/approvals/{asked['actionId']}/resolve"
@@ -157,7 +157,7 @@ async def test_policy_of_a_host_resolves_what_was_asked_and_is_named_as_such(rig
 
 
 @pytest.mark.requirement("CMD-21")
-async def test_dry_run_says_what_would_be_said_and_writes_nothing(rig: Rig) -> None:
+async def test_dry_run_reports_the_decision_and_writes_nothing(rig: Rig) -> None:
     one, worker = await start(
         rig,
         rules=[{"name": "no-mail", "effect": "ask", "about": ["delegations"]}],
@@ -184,18 +184,18 @@ async def test_dry_run_says_what_would_be_said_and_writes_nothing(rig: Rig) -> N
     huge = {"subject": {"tool": "pay", "arguments": {"amount": 2**53 + 1}}}
     unsound = await one.http.post("/v1/approvals/evaluate", json=huge, headers=key("ada"))
     assert (unsound.json()["decision"], unsound.json()["source"]) == ("deny", "integrity")
-    # The task is under way and has events of its own.
+    # The running task writes events of its own.
     assert await list_judgements(one, worker) == before
 
 
 async def list_judgements(one: Instance, worker: Worker) -> list[str]:
-    """The events about permissions and questions, by id."""
+    """Returns the ids of the events about permissions and approvals."""
     classes = ("permission.", "action.", "grant.", "hook.")
     events = await read_events(one, worker)
     return [str(event["eventId"]) for event in events if str(event["type"]).startswith(classes)]
 
 
-async def test_worker_asks_for_tasks_of_its_tenant_only_and_reads_its_own_questions_only(
+async def test_worker_asks_only_for_tasks_of_its_tenant_and_reads_only_its_own_approvals(
     rig: Rig,
 ) -> None:
     one, worker = await start(rig)
@@ -216,7 +216,7 @@ async def test_worker_asks_for_tasks_of_its_tenant_only_and_reads_its_own_questi
     assert own.status_code == 403
 
 
-async def test_answer_frees_the_task_that_waited_for_it(rig: Rig) -> None:
+async def test_rejection_resumes_the_task_that_waited_for_it(rig: Rig) -> None:
     one, worker = await start(rig)
     asked = await worker.ask("make install", "a-1")
     await decide(one, asked, "reject")
@@ -237,12 +237,12 @@ async def read_status(one: Instance, worker: Worker) -> str:
 
 
 @pytest.mark.requirement("CMD-21", "EVC-10")
-async def test_worker_takes_its_question_back_once_and_its_task_goes_on(rig: Rig) -> None:
+async def test_worker_withdraws_its_request_once_and_its_task_resumes(rig: Rig) -> None:
     one, worker = await start(rig)
     asked = await worker.ask("make install", "a-1")
     assert await read_status(one, worker) == "waiting_permission"
     path = f"/v1/approvals/{asked['actionId']}/cancel"
-    # Nobody else may: neither who would decide it, nor a host, nor a stranger who must not even learn of it.
+    # No other caller may withdraw it: neither an approver nor a host; a stranger does not learn that it exists.
     by_owner = await one.http.post(path, headers=key("ada"))
     assert (by_owner.status_code, by_owner.json()["code"]) == (403, "not_asker")
     assert (await one.http.post(path, headers=key("host"))).status_code == 403
@@ -265,12 +265,12 @@ async def test_worker_takes_its_question_back_once_and_its_task_goes_on(rig: Rig
     assert (late.status_code, late.json()["code"]) == (410, "cancelled")
     assert (await worker.run(asked, "make install")).status_code == 410
     assert worker.ran == []
-    # A wish that comes twice is one fact.
+    # A repeated withdrawal is one fact.
     ends = [e for e in await read_events(one, worker) if e["type"] == "action.resolved"]
     assert len(ends) == 1
 
 
-async def test_answered_question_is_not_taken_back_and_its_winner_is_named(rig: Rig) -> None:
+async def test_decided_approval_cannot_be_withdrawn_and_names_its_winner(rig: Rig) -> None:
     one, worker = await start(rig)
     asked = await worker.ask("make install", "a-1")
     await decide(one, asked, "allow")
@@ -287,8 +287,8 @@ async def test_answered_question_is_not_taken_back_and_its_winner_is_named(rig: 
 
 
 @pytest.mark.requirement("CMD-21")
-async def test_who_may_not_ask_learns_nothing_of_tasks(rig: Rig) -> None:
-    """Who asks is judged first, and a key that works for other agents sees no task of this one."""
+async def test_caller_that_may_not_ask_learns_nothing_of_tasks(rig: Rig) -> None:
+    """The scope to ask is checked first, and a key for other agents sees no task of this one."""
     asks = ["approvals:ask"]
     eve = {"name": "eve", "kind": "person", "scopes": asks}
     other = {"name": "other", "kind": "agent", "scopes": asks, "may_call": ["elsewhere"]}
@@ -310,11 +310,11 @@ async def test_who_may_not_ask_learns_nothing_of_tasks(rig: Rig) -> None:
         }
         headers = {"Authorization": f"Bearer {who}-key"}
         answer = await one.http.post("/v1/approvals", json=body, headers=headers)
-        told = answer.json()
+        refusal = answer.json()
         return (
             answer.status_code,
-            told.get("code", ""),
-            str(told.get("detail", "")).replace(task, ""),
+            refusal.get("code", ""),
+            str(refusal.get("detail", "")).replace(task, ""),
         )
 
     tasks = (accepted["taskId"], done["taskId"], unknown, "task_nonsense")

@@ -25,20 +25,20 @@ async def store(engine_server: Server, tmp_path: Path, anyio_backend: str) -> As
 async def other_store(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[Store]:
-    """What a second instance has: connections of its own to the same engine."""
+    """The store of a second instance: separate connections to the same engine."""
     async with await Store.open(StoreSettings(engine_server.url, tmp_path / "blobs")) as opened:
         yield opened
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> BackEnd:
-    """What carries the channels: ASGI, but for tests that ``OVER_BOTH`` has run over either."""
+    """The back-end of the channels: ASGI, or the one that ``OVER_BOTH`` sets."""
     carried: BackEnd = getattr(request, "param", "asgi")
     return carried
 
 
 @pytest.fixture
 async def rig(store: Store, backend: BackEnd) -> AsyncGenerator[Rig]:
-    """A server with the limits of the product."""
+    """A server with the product's default limits."""
     async with serve(store, backend=backend) as served:
         yield served

@@ -1,4 +1,4 @@
-"""A real engine, a real hub, a real WebSocket server, and the real client: only the control plane is small."""
+"""A real engine, a real hub, a real WebSocket server and the real client; only the control plane is small."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ TOKENS = {"ada-token": ADA, "bob-token": BOB, "mute-token": MUTE}
 
 BackEnd: TypeAlias = Literal["asgi", "fast"]
 OVER_BOTH = pytest.mark.parametrize("backend", ["asgi", "fast"], indirect=True)
-"""For a test in which what carries the channel matters."""
+"""For a test whose result may depend on the back-end."""
 
 
 class WallClock:
-    """The time of the machine."""
+    """The clock of the machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000  # noqa: TID251 - the rig is where its clock comes from
 
 
 class RandomIds:
-    """Ids as the gateway mints them."""
+    """Random ids in the gateway's form."""
 
     def mint(self, prefix: str, shard: Shard) -> str:
         return compose_id(prefix, shard, 0, secrets.randbits(80))
@@ -106,7 +106,7 @@ class KnownTokens:
 
 @dataclass
 class ControlPlane:
-    """Who owns which session, what their state is, and a command that counts its effects per key."""
+    """The owners of sessions, their snapshots, and a command that counts its effects per key."""
 
     store: Store
     owners: dict[str, Principal] = field(default_factory=dict[str, Principal])
@@ -139,7 +139,7 @@ class ControlPlane:
     async def read_snapshot(
         self, principal: Principal, name: StreamName, grant: StreamGrant
     ) -> JsonObject:
-        """The state is the list of all event ids: what a folding client must end up with."""
+        """Returns all event ids of the session: what a folding client must end up with."""
         entries = await self.store.log.read_page(grant.stream, 0, 100_000)
         if self.after_snapshot is not None:
             await self.after_snapshot()
@@ -156,7 +156,7 @@ class ControlPlane:
     async def read_withdrawn(
         self, before: Principal, now: Principal
     ) -> list[tuple[str, WithdrawalReason]]:
-        """Every pending one, as soon as somebody may decide nothing any more."""
+        """Returns every pending action once the principal has lost the scope to decide."""
         self.withdrawals += 1
         if self.away is not None:
             raise self.away
@@ -177,8 +177,8 @@ class ControlPlane:
 
 
 @dataclass
-class ToldLinks:
-    """What connections told of themselves; nothing becomes a fact here."""
+class RecordedLinks:
+    """Records what connections report; nothing becomes a fact here."""
 
     facts: list[LinkFact] = field(default_factory=list[LinkFact])
 
@@ -187,9 +187,9 @@ class ToldLinks:
 
     def record(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
         self.facts.append(fact)
-        told = asyncio.get_running_loop().create_future()
-        told.set_result(None)
-        return told
+        stored = asyncio.get_running_loop().create_future()
+        stored.set_result(None)
+        return stored
 
 
 class ClosedText:
@@ -201,7 +201,7 @@ class ClosedText:
 
 @dataclass
 class Rig:
-    """A server and what it stands on."""
+    """A server and its parts."""
 
     url: str
     port: int
@@ -210,11 +210,11 @@ class Rig:
     endpoint: ChannelEndpoint
     control: ControlPlane
     services: ChannelServices
-    links: ToldLinks
+    links: RecordedLinks
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_session(self, owner: Principal = ADA, shard: Shard | None = None) -> str:
-        """A session of ``owner``, without a stream yet."""
+        """Registers a session of ``owner``, without a stream yet."""
         session = mint("se", shard or Shard(next(self.numbers) % 64))
         self.control.owners[session] = owner
         return session
@@ -236,20 +236,20 @@ class Rig:
             make = partial(Batch, session, part[0].event_id)
             log, shard = self.store.log, shard_of(session)
             result = await log.append(make(log.shard_epoch(shard), epoch, events=part, idem=row))
-            if isinstance(result, StaleEpoch):  # a loss was proved meanwhile
+            if isinstance(result, StaleEpoch):  # # the epoch was bumped meanwhile
                 result = await log.append(make(result.epoch, epoch, events=part, idem=row))
             assert isinstance(result, Appended), result
         return [one.event_id for one in events]
 
     async def ask(self, view: JsonObject) -> None:
-        """Opens a question to Ada."""
+        """Opens an approval addressed to Ada."""
         self.control.pending = (*self.control.pending, view)
         copies = keys.inbox_open(shard_of(ADA.key), ADA.key)
         packed = pack("HSET", copies, str(view["actionId"]), "{}")
         await self.store.nodes.write(shard_of(ADA.key), packed)
 
     async def cursor(self, session: str) -> str:
-        """The cursor at the end of a session."""
+        """Returns the cursor at the end of a session."""
         head = await self.store.log.read_head(StreamRef(StreamKind.SESSION, session))
         assert head is not None
         return f"{head.epoch}.{head.sequence}.{head.chain}"
@@ -266,7 +266,7 @@ class Rig:
         on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
         on_withdrawn: Callable[[str, WithdrawalReason], None] | None = None,
     ) -> ChannelClient:
-        """The real client, which tries again quickly."""
+        """Returns the real client with a short reconnect delay."""
         return ChannelClient(
             url or self.url,
             token=token,
@@ -281,7 +281,7 @@ class Rig:
 
 
 def make_event(task: str | None = None, size: int = 0) -> EncodedEvent:
-    """An event of a task, with ``size`` further bytes in its payload."""
+    """Returns an event of a task, with ``size`` further bytes in its payload."""
     made = event()
     if task is None and not size:
         return made
@@ -293,7 +293,7 @@ def make_event(task: str | None = None, size: int = 0) -> EncodedEvent:
 
 @dataclass
 class Application:
-    """Folds items into a list of event ids, as an application that persists does."""
+    """Folds items into a list of event ids, like an application that persists them."""
 
     events: list[str] = field(default_factory=list[str])
     gaps: list[Gap] = field(default_factory=list[Gap])
@@ -340,8 +340,8 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
     origins: Collection[str] = (),
     backend: BackEnd = "asgi",
 ) -> AsyncGenerator[Rig]:
-    """A hub and an endpoint over ``store``, on a free port of loopback."""
-    control, links = ControlPlane(store), ToldLinks()
+    """Runs a hub and an endpoint over ``store`` on a free loopback port."""
+    control, links = ControlPlane(store), RecordedLinks()
     settings = HubSettings(
         jitter=lambda: 0.5, audit_s=audit_s, linger_s=0.2, bounds=bounds or RingBounds()
     )
@@ -378,7 +378,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
 
 @asynccontextmanager
 async def run_endpoint(endpoint: ChannelEndpoint, backend: BackEnd) -> AsyncGenerator[int]:
-    """Serves an endpoint on a free port of loopback, over one of the two back-ends."""
+    """Serves an endpoint on a free loopback port, over one of the two back-ends."""
     if backend == "asgi":
         async with run_app(
             Starlette(routes=[WebSocketRoute("/v1/channel", endpoint.handle)])
@@ -393,7 +393,7 @@ async def run_endpoint(endpoint: ChannelEndpoint, backend: BackEnd) -> AsyncGene
 
 @asynccontextmanager
 async def run_app(app: ASGIApp) -> AsyncGenerator[int]:
-    """Serves an application on a free port of loopback."""
+    """Serves an application on a free loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""Storms: one build for everybody with a gap, replays in turns, and states that are too large for a frame."""
+"""Reconnect storms: one snapshot build for all gaps, queued replays, and snapshots too large for a frame."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from passerelle.channels.ring import RingBounds
 from passerelle.core.wire.json import JsonObject
 from passerelle.store.store import Store
 from tests.integration.channels.rig import Rig, serve
-from tests.integration.channels.test_connection import HELLO, hear, hear_close, raw, tell
+from tests.integration.channels.test_connection import (
+    HELLO,
+    raw,
+    receive_close,
+    receive_frame,
+    send_frames,
+)
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +31,7 @@ def subscribe(stream: str, **members: str) -> JsonObject:
 
 @contextmanager
 def slow_states(rig: Rig) -> Generator[asyncio.Event]:
-    """Reading a state waits for the event."""
+    """Holds each snapshot read until the event is set."""
     go = asyncio.Event()
     rig.control.after_snapshot = go.wait
     try:
@@ -36,7 +42,7 @@ def slow_states(rig: Rig) -> Generator[asyncio.Event]:
 
 
 @pytest.mark.requirement("CHN-4")
-async def test_a_gap_of_many_clients_is_one_build(rig: Rig) -> None:
+async def test_a_gap_of_many_clients_takes_one_build(rig: Rig) -> None:
     session = rig.make_session()
     await rig.append(session, 3)
     gone = {"c": "0000000b.1.00000000"}
@@ -45,15 +51,15 @@ async def test_a_gap_of_many_clients_is_one_build(rig: Rig) -> None:
             sockets = [await stack.enter_async_context(raw(rig)) for _ in range(20)]
             for number, socket in enumerate(sockets):
                 hello = subscribe(f"session:{session}", **gone)
-                await tell(socket, {**hello, "device": f"d{number}"})
+                await send_frames(socket, {**hello, "device": f"d{number}"})
             await wait_until(lambda: rig.services.states.built, 15, "the build has begun")
             go.set()
-            shown = [await hear(socket, "snap") for socket in sockets]
+            shown = [await receive_frame(socket, "snap") for socket in sockets]
     assert rig.services.states.built == 1
     assert len({str(frame["c"]) for frame in shown}) == 1
 
 
-async def test_who_would_wait_too_long_for_a_replay_is_told_when_to_come_back(
+async def test_client_over_the_replay_wait_is_refused_with_a_retry_time(
     store: Store,
 ) -> None:
     limits = ChannelLimits(replays=1, replay_wait_s=0.05)
@@ -62,20 +68,20 @@ async def test_who_would_wait_too_long_for_a_replay_is_told_when_to_come_back(
         await rig.append(session, 3)
         hello = subscribe(f"session:{session}", **{"from": "snap"})
         with slow_states(rig) as go:
-            await tell(first, hello)
+            await send_frames(first, hello)
             await wait_until(lambda: rig.services.states.built, 15, "the first is served")
-            await tell(second, {**hello, "device": "other"})
-            refusal = await hear(second, "error")
+            await send_frames(second, {**hello, "device": "other"})
+            refusal = await receive_frame(second, "error")
             assert (refusal["of"], refusal["fatal"], refusal["retry"]) == ("sub", True, 2)
-            assert await hear_close(second) == 4003
+            assert await receive_close(second) == 4003
             go.set()
-            await hear(first, "live")
+            await receive_frame(first, "live")
         async with raw(rig) as third:
-            await tell(third, {**hello, "device": "other"})
-            await hear(third, "live")
+            await send_frames(third, {**hello, "device": "other"})
+            await receive_frame(third, "live")
 
 
-async def test_replays_of_slots_that_are_used_again_and_again_all_end(store: Store) -> None:
+async def test_replays_over_reused_slots_all_end(store: Store) -> None:
     bounds = RingBounds(events=4)
     async with serve(store, ChannelLimits(replays=2), bounds=bounds) as rig:
         session = rig.make_session()
@@ -84,32 +90,32 @@ async def test_replays_of_slots_that_are_used_again_and_again_all_end(store: Sto
         async def replay(number: int) -> None:
             async with raw(rig) as socket:
                 hello = subscribe(f"session:{session}", **{"from": "start"})
-                await tell(socket, {**hello, "device": f"d{number}"})
-                assert (await hear(socket, "live"))["n"] == 300
+                await send_frames(socket, {**hello, "device": f"d{number}"})
+                assert (await receive_frame(socket, "live"))["n"] == 300
 
         await asyncio.gather(*(replay(number) for number in range(12)))
 
 
-async def test_a_state_that_is_too_large_for_a_frame_is_fetched(store: Store) -> None:
+async def test_a_snapshot_too_large_for_a_frame_is_fetched(store: Store) -> None:
     async with serve(store, ChannelLimits(snapshot_bytes=64)) as rig, raw(rig) as socket:
         session = rig.make_session()
         name = f"session:{session}"
         await rig.append(session, 20)
         top = await rig.cursor(session)
-        await tell(socket, subscribe(name, c="0000000b.1.00000000"))
-        gap = await hear(socket, "gap")
+        await send_frames(socket, subscribe(name, c="0000000b.1.00000000"))
+        gap = await receive_frame(socket, "gap")
         assert (gap["why"], gap["snap"], gap["top"]) == ("epoch", "fetch", top)
         assert gap["url"] == f"/v1/streams/{name}/snapshot"
-        assert (await hear(socket, "unsub"))["code"] == "limit"
-        # Without a gap, and where it is asked for.
-        await tell(socket, {"t": "sub", "s": name, "from": "snap", "id": "7"})
-        answer = await hear(socket, "sub")
+        assert (await receive_frame(socket, "unsub"))["code"] == "limit"
+        # Also without a gap, when the client requests it.
+        await send_frames(socket, {"t": "sub", "s": name, "from": "snap", "id": "7"})
+        answer = await receive_frame(socket, "sub")
         assert (answer["mode"], answer["id"], answer["c"]) == ("gap", "7", top)
-        gap = await hear(socket, "gap")
+        gap = await receive_frame(socket, "gap")
         assert (gap["why"], gap["snap"], gap["top"]) == ("limit", "fetch", top)
-        await hear(socket, "unsub")
-        # Whoever has fetched it follows on from its cursor.
-        await tell(socket, {"t": "sub", "s": name, "c": top})
-        assert (await hear(socket, "live"))["c"] == top
-        await tell(socket, {"t": "snap", "s": name})
-        assert (await hear(socket, "error"))["code"] == "too_large"
+        await receive_frame(socket, "unsub")
+        # A client that has fetched it continues from its cursor.
+        await send_frames(socket, {"t": "sub", "s": name, "c": top})
+        assert (await receive_frame(socket, "live"))["c"] == top
+        await send_frames(socket, {"t": "snap", "s": name})
+        assert (await receive_frame(socket, "error"))["code"] == "too_large"

@@ -1,4 +1,4 @@
-"""Credentials of an open connection: they end, are renewed, are withdrawn, and stand behind a ticket once."""
+"""Credentials of an open connection: expiry, renewal, withdrawal, and single-use tickets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ from passerelle.gateway.auth.tickets import Tickets
 from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, BOB, RandomIds, Rig, WallClock, serve
-from tests.integration.channels.test_connection import HELLO, Raw, hear, hear_close, raw, tell
+from tests.integration.channels.test_connection import (
+    HELLO,
+    Raw,
+    raw,
+    receive_close,
+    receive_frame,
+    send_frames,
+)
 from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
 
@@ -32,7 +39,7 @@ PAGE = "https://app.example"
 
 @dataclass
 class Known:
-    """Tokens that somebody gives out and takes back; ``ends_ms`` is when one ends."""
+    """Tokens that a test issues and withdraws; an issued one may expire."""
 
     principals: dict[str, Principal] = field(default_factory=dict[str, Principal])
 
@@ -64,48 +71,50 @@ async def run(
 
 async def begin(socket: Raw, **members: object) -> JsonObject:
     hello: JsonObject = {**HELLO, **members}  # type: ignore[dict-item]  # a test says what it likes
-    await tell(socket, hello)
-    return await hear(socket, "welcome")
+    await send_frames(socket, hello)
+    return await receive_frame(socket, "welcome")
 
 
 @pytest.mark.requirement("CHN-11")
-async def test_a_credential_that_ends_is_asked_for_and_renewed_on_the_same_link(
+async def test_an_expiring_credential_is_requested_and_renewed_on_the_same_link(
     store: Store,
 ) -> None:
     limits = ChannelLimits(renew_s=60, grace_s=0.3)
     async with run(store, limits) as (rig, known, _), raw(rig) as socket:
         welcome = await begin(socket, token=known.give("short", ADA, 400))
         assert welcome["exp"] == 0
-        assert (await hear(socket, "auth"))["exp"] == 0
-        await tell(socket, {"t": "auth", "token": known.give("next", ADA, 3_600_000)})
-        assert (await hear(socket, "auth"))["exp"] == 3_600
+        assert (await receive_frame(socket, "auth"))["exp"] == 0
+        await send_frames(socket, {"t": "auth", "token": known.give("next", ADA, 3_600_000)})
+        assert (await receive_frame(socket, "auth"))["exp"] == 3_600
         session = rig.make_session()
         await rig.append(session, 1)
         await asyncio.sleep(
             0.8
-        )  # longer than the first one and its grace; nothing else can show it
-        await tell(socket, {"t": "sub", "s": f"session:{session}", "from": "start"})
-        await hear(socket, "live")
+        )  # # longer than the first token and its grace; no event would show it
+        await send_frames(socket, {"t": "sub", "s": f"session:{session}", "from": "start"})
+        await receive_frame(socket, "live")
 
 
-async def test_a_credential_that_is_not_renewed_ends_the_link_after_its_grace(store: Store) -> None:
+async def test_a_credential_without_renewal_ends_the_link_after_its_grace(store: Store) -> None:
     limits = ChannelLimits(renew_s=0.1, grace_s=0.1)
     async with run(store, limits) as (rig, known, _), raw(rig) as socket:
         await begin(socket, token=known.give("short", ADA, 200))
-        await hear(socket, "auth")
-        error = await hear(socket, "error")
+        await receive_frame(socket, "auth")
+        error = await receive_frame(socket, "error")
         assert (error["code"], error["fatal"]) == ("token_expired", True)
-        assert await hear_close(socket) == 4401
+        assert await receive_close(socket) == 4401
 
 
 @pytest.mark.parametrize(("token", "code"), [("bob", 4500), ("nobody", 4500), ("mute", 4503)])
-async def test_a_link_is_not_handed_to_somebody_else(store: Store, token: str, code: int) -> None:
+async def test_a_link_cannot_be_renewed_for_another_principal(
+    store: Store, token: str, code: int
+) -> None:
     async with run(store) as (rig, known, _), raw(rig) as socket:
         known.give("bob", BOB)
         known.give("mute", replace(ADA, scopes=frozenset({AccessScope.CALL})))
         await begin(socket)
-        await tell(socket, {"t": "auth", "token": token})
-        assert await hear_close(socket) == code
+        await send_frames(socket, {"t": "auth", "token": token})
+        assert await receive_close(socket) == code
 
 
 @pytest.mark.requirement("CHN-11")
@@ -115,13 +124,13 @@ async def test_a_withdrawn_credential_closes_its_links_at_once_and_no_others(sto
         await begin(bob, token=known.give("bob", BOB))
         del known.principals["ada-token"]
         rig.endpoint.recheck()
-        assert (await hear(ada, "error"))["code"] == "unauthenticated"
-        assert await hear_close(ada) == 4504
-        await tell(bob, {"t": "hb", "n": 1})
-        await hear(bob, "hb")
+        assert (await receive_frame(ada, "error"))["code"] == "unauthenticated"
+        assert await receive_close(ada) == 4504
+        await send_frames(bob, {"t": "hb", "n": 1})
+        await receive_frame(bob, "hb")
 
 
-async def test_the_client_renews_by_itself(store: Store) -> None:
+async def test_the_client_renews_its_token(store: Store) -> None:
     async with run(store, ChannelLimits(renew_s=60, grace_s=0.2)) as (rig, known, _):
         given: list[str] = []
 
@@ -132,7 +141,7 @@ async def test_the_client_renews_by_itself(store: Store) -> None:
         async with ChannelClient(rig.url, token=get_token, device="phone") as channel:
             await wait_until(lambda: len(given) == 2, 15, "a second token is asked for")
             welcome = channel.welcome
-            await asyncio.sleep(0.6)  # longer than the first one and its grace
+            await asyncio.sleep(0.6)  # # longer than the first token and its grace
             assert isinstance(channel.status, Connected)
             assert channel.welcome == welcome
 
@@ -144,7 +153,7 @@ async def page(rig: Rig, origin: str | None = PAGE) -> AsyncGenerator[Raw]:
 
 
 @pytest.mark.requirement("CHN-11")
-async def test_a_ticket_opens_one_link_of_its_page_and_device_and_is_then_nothing(
+async def test_a_ticket_opens_one_link_of_its_page_and_device_once(
     store: Store, engine_server: Server
 ) -> None:
     async with run(store) as (rig, _, tickets):
@@ -153,7 +162,7 @@ async def test_a_ticket_opens_one_link_of_its_page_and_device_and_is_then_nothin
         async def try_out(ticket: str, origin: str | None = PAGE, device: str = "phone") -> str:
             async with page(rig, origin) as socket:
                 hello = {key: value for key, value in HELLO.items() if key != "token"}
-                await tell(socket, {**hello, "ticket": ticket, "device": device})
+                await send_frames(socket, {**hello, "ticket": ticket, "device": device})
                 answer = await socket.receive()
                 return f"{answer['t']} {answer.get('code')} {answer.get('msg')}"
 
@@ -178,19 +187,19 @@ async def test_a_ticket_opens_one_link_of_its_page_and_device_and_is_then_nothin
         assert await try_out(late) == refused
 
 
-async def test_what_ends_a_credential_ends_its_ticket(store: Store) -> None:
+async def test_a_withdrawn_credential_ends_its_ticket(store: Store) -> None:
     async with run(store) as (rig, known, tickets), page(rig) as open_one, page(rig) as late:
         shown = Credentials(bearer="ada-token", origin=PAGE)
         hello = {key: value for key, value in HELLO.items() if key != "token"}
         ticket = await tickets.issue(shown, "phone")
-        await tell(open_one, {**hello, "ticket": ticket})
-        await hear(open_one, "welcome")
+        await send_frames(open_one, {**hello, "ticket": ticket})
+        await receive_frame(open_one, "welcome")
         unused = await tickets.issue(shown, "tablet")
         del known.principals["ada-token"]
         rig.endpoint.recheck()
-        assert await hear_close(open_one) == 4504
-        await tell(late, {**hello, "ticket": unused, "device": "tablet"})
-        assert await hear_close(late) == 4500
+        assert await receive_close(open_one) == 4504
+        await send_frames(late, {**hello, "ticket": unused, "device": "tablet"})
+        assert await receive_close(late) == 4500
 
 
 def test_names_of_tickets_are_spread_over_shards() -> None:

@@ -1,4 +1,4 @@
-"""What the port over picows does by itself: fragments, the closing handshake, answers in HTTP, limits of its own."""
+"""The picows back-end's own protocol handling: fragments, closing handshake, HTTP answers, limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ HELLO = orjson.dumps(
 
 @dataclass
 class Bare:
-    """A WebSocket byte for byte; what is sent is masked with zeroes, so it can be read."""
+    """A WebSocket byte for byte; frames are masked with zeroes and so readable."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -92,7 +92,7 @@ class Bare:
 
 @asynccontextmanager
 async def connect(port: int, *lines: str, path: str = PATH) -> AsyncGenerator[tuple[Bare, bytes]]:
-    """A socket and the answer to its handshake."""
+    """Yields a socket and the response to its handshake."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     wanted = lines or UPGRADE
     writer.write("\r\n".join([f"GET {path} HTTP/1.1", "Host: here", *wanted, "", ""]).encode())
@@ -113,7 +113,7 @@ async def greeted(store: Store, limits: ChannelLimits | None = None) -> AsyncGen
         yield bare
 
 
-async def test_a_message_in_parts_is_one_with_a_ping_between_them(store: Store) -> None:
+async def test_a_fragmented_message_with_a_ping_in_between_is_one_message(store: Store) -> None:
     async with greeted(store) as bare:
         bare.send(TEXT, b'{"t":"hb",', last=False)
         bare.send(PING, b"there?")
@@ -137,7 +137,7 @@ async def test_a_message_in_parts_is_one_with_a_ping_between_them(store: Store) 
         ([(BINARY, b"{", False, 0), (CONTINUATION, b"}", True, 0)], 4501),
     ],
 )
-async def test_what_is_against_the_protocol_underneath_closes_with_its_code(
+async def test_a_websocket_protocol_error_closes_with_its_code(
     store: Store, frames: list[tuple[int, bytes, bool, int]], code: int
 ) -> None:
     async with greeted(store) as bare:
@@ -146,7 +146,7 @@ async def test_what_is_against_the_protocol_underneath_closes_with_its_code(
         assert await bare.expect_close() == code
 
 
-async def test_more_bytes_than_a_message_may_have_close_in_one_part_or_in_many(
+async def test_a_too_large_message_closes_in_one_fragment_or_many(
     store: Store,
 ) -> None:
     async with serve(store, backend="fast") as rig:
@@ -160,7 +160,7 @@ async def test_more_bytes_than_a_message_may_have_close_in_one_part_or_in_many(
                         assert await bare.expect_close() == 1009
 
 
-async def test_a_message_of_empty_parts_comes_to_an_end(store: Store) -> None:
+async def test_a_message_of_endless_empty_fragments_closes(store: Store) -> None:
     async with serve(store, backend="fast") as rig:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port: int = listener.getsockname()[1]
@@ -181,7 +181,9 @@ async def test_a_close_is_answered_and_ends_the_socket(store: Store) -> None:
         assert await bare.is_ended()
 
 
-async def test_a_close_of_ours_waits_for_its_answer_and_takes_nothing_more(store: Store) -> None:
+async def test_a_close_of_the_server_waits_for_its_answer_and_accepts_nothing_more(
+    store: Store,
+) -> None:
     async with greeted(store) as bare:
         bare.send(TEXT, b"no frame")
         assert await bare.expect_close() == 4501
@@ -202,7 +204,7 @@ async def test_a_close_of_ours_waits_for_its_answer_and_takes_nothing_more(store
         ),
     ],
 )
-async def test_what_is_no_handshake_is_answered_in_http(
+async def test_a_request_that_is_no_handshake_is_answered_in_http(
     store: Store, lines: tuple[str, ...], path: str, status: bytes
 ) -> None:
     async with (
@@ -216,8 +218,8 @@ async def test_what_is_no_handshake_is_answered_in_http(
     assert rig.endpoint.connections == 0
 
 
-async def test_a_handshake_is_admitted_by_the_bytes_that_came_or_is_refused(store: Store) -> None:
-    """A proxy writes the names of certificates in UTF-8."""
+async def test_the_admission_check_gets_the_raw_header_bytes(store: Store) -> None:
+    """A proxy writes certificate names in UTF-8."""
     seen: list[tuple[bytes, bytes]] = []
 
     def refuse(scope: Scope) -> bool:
@@ -237,9 +239,7 @@ async def test_a_handshake_is_admitted_by_the_bytes_that_came_or_is_refused(stor
 
 @OVER_BOTH
 @pytest.mark.requirement("CHN-4")
-async def test_a_socket_that_takes_nothing_is_given_up_as_too_slow(
-    store: Store, backend: BackEnd
-) -> None:
+async def test_a_stalled_socket_is_closed_as_too_slow(store: Store, backend: BackEnd) -> None:
     limits = ChannelLimits(stall_s=0.2, replay_events=10_000, replay_bytes=1 << 30)
     async with serve(store, limits, backend=backend) as rig, connect(rig.port) as (bare, _):
         await follow_without_reading(rig, bare)
@@ -251,7 +251,7 @@ async def test_a_socket_that_takes_nothing_is_given_up_as_too_slow(
 async def follow_without_reading(rig: Rig, bare: Bare) -> None:
     session = rig.make_session()
     await rig.append(session, 1)
-    for _ in range(45):  # more than the kernel keeps for a loopback socket
+    for _ in range(45):  # # more than the kernel buffers for a loopback socket
         await rig.append(session, 15, size=16_000)
     wish = {"s": f"session:{session}", "from": "start", "max": 10_000}
     bare.send(TEXT, orjson.dumps({**orjson.loads(HELLO), "subs": [wish]}))
@@ -259,7 +259,7 @@ async def follow_without_reading(rig: Rig, bare: Bare) -> None:
 
 
 class Listening(ChannelEndpoint):
-    """Keeps the socket that it is given, and says nothing by itself."""
+    """Keeps the socket of its connection."""
 
     socket: Socket | None = None
 
@@ -269,8 +269,8 @@ class Listening(ChannelEndpoint):
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})])
-async def test_messages_that_a_full_socket_keeps_arrive_as_they_were(store: Store) -> None:
-    """Over the loop of the product, whose sockets keep what they are given and copy nothing."""
+async def test_messages_buffered_by_a_full_socket_arrive_unchanged(store: Store) -> None:
+    """Over uvloop, whose sockets keep the buffers without a copy."""
     sent: list[bytes] = []
     async with serve(store, backend="fast") as rig:
         endpoint = Listening(rig.services)
@@ -287,7 +287,7 @@ async def test_messages_that_a_full_socket_keeps_arrive_as_they_were(store: Stor
 
 
 class HeldTokens(KnownTokens):
-    """Looks at tokens when told to."""
+    """Authenticates once ``answer`` is set."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -301,7 +301,7 @@ class HeldTokens(KnownTokens):
 
 @OVER_BOTH
 @pytest.mark.requirement("CHN-9")
-async def test_a_socket_that_ends_before_it_is_admitted_takes_no_channel_from_its_successor(
+async def test_a_socket_that_ends_before_its_admission_takes_no_channel_from_its_successor(
     store: Store, backend: BackEnd
 ) -> None:
     tokens = HeldTokens()

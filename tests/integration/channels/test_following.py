@@ -1,4 +1,4 @@
-"""Following over a real server: nothing missing, nothing twice, whatever is cut (CHN-3, I1, I3, I8)."""
+"""Following over a real server: no event missing or repeated, whatever connection is cut (CHN-3, I1, I3, I8)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_new_device_gets_a_snapshot_and_then_every_event(rig: Rig) -> No
 
 
 def goes_on(proxy: FaultProxy, count: int, app: Application, ids: list[str]) -> bool:
-    """A cut may hit a link that the proxy has not joined yet; then everything arrives over that one."""
+    """A cut may hit a link before the proxy has joined it; then all events arrive over that link."""
     return proxy.accepted >= count or len(app.events) >= len(ids)
 
 
@@ -89,7 +89,7 @@ async def test_fifty_random_cuts_lose_nothing_and_repeat_nothing(rig: Rig, seed:
 
 
 @pytest.mark.requirement("CHN-3")
-async def test_a_client_started_anew_goes_on_after_its_saved_cursor(
+async def test_a_restarted_client_continues_after_its_saved_cursor(
     rig: Rig, tmp_path: Path
 ) -> None:
     session = rig.make_session()
@@ -112,7 +112,7 @@ async def test_a_client_started_anew_goes_on_after_its_saved_cursor(
 
 
 @pytest.mark.requirement("I1")
-async def test_what_a_device_gets_is_what_is_stored_byte_for_byte_in_order(rig: Rig) -> None:
+async def test_a_device_receives_the_stored_bytes_in_order(rig: Rig) -> None:
     session = rig.make_session()
     stream = StreamRef(StreamKind.SESSION, session)
     events: list[Event] = []
@@ -136,8 +136,8 @@ async def _collect(items: AsyncIterator[Item], events: list[Event], count: int) 
                 return
 
 
-async def test_a_stream_that_begins_after_the_subscription_is_followed(rig: Rig) -> None:
-    """A session whose first event is not stored yet has no head: the client hears that nothing is there."""
+async def test_subscribing_to_a_stream_without_events_is_a_gap_and_ends(rig: Rig) -> None:
+    """A session without a stored event has no head: the client gets the gap ``lost`` and the stream closes."""
     session = rig.make_session()
     async with rig.client(on_gap=Application().on_gap) as channel:
         items = channel.stream(f"session:{session}")
@@ -148,7 +148,9 @@ async def test_a_stream_that_begins_after_the_subscription_is_followed(rig: Rig)
             await anext(items)
 
 
-async def test_a_task_view_shows_its_events_only_and_moves_with_the_heartbeat(store: Store) -> None:
+async def test_a_task_view_shows_only_its_events_and_advances_with_the_heartbeat(
+    store: Store,
+) -> None:
     async with serve(store, ChannelLimits(heartbeat_s=0.1)) as rig:
         session, app, ready = rig.make_session(), Application(), asyncio.Event()
         rig.control.tasks["task_x"] = session
@@ -203,7 +205,7 @@ async def test_every_broken_cursor_is_a_gap_and_a_snapshot_then_live(
 
 
 @pytest.mark.requirement("CHN-4", "CHN-5", "I8")
-async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_gap_then(
+async def test_unacknowledged_events_stay_until_the_cap_and_are_a_gap_afterwards(
     rig: Rig, engine_server: Server
 ) -> None:
     session, app, ready = rig.make_session(), Application(), asyncio.Event()
@@ -224,7 +226,7 @@ async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_g
     rewrite_stream(engine_server.url, log)
     assert await trim(session, 5, archived) == PrefixHeld("ack", 4)
     assert await trim(session, 5, archived, cap_entries=9) == Trimmed(6)
-    # It brings no cursor of its own: the stored ack is what cannot be honoured.
+    # It brings no cursor of its own: the stored ack cannot be honoured.
     task = asyncio.create_task(follow(rig, stream, app, ready=ready))
     await wait_until(ready.is_set, 15, "live after the repair")
     assert (app.reasons, app.gaps[0].have) == ([GapReason.TRIMMED], held)
@@ -233,7 +235,7 @@ async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_g
 
 
 async def damage(rig: Rig, engine: Server, session: str, why: str) -> None:
-    """Makes the cursor of a client untrue in one way, in the real store."""
+    """Invalidates the client's cursor in one way, in the real store."""
     stream = StreamRef(StreamKind.SESSION, session)
     match why:
         case "trimmed":
@@ -253,13 +255,13 @@ async def damage(rig: Rig, engine: Server, session: str, why: str) -> None:
 
 
 async def lose_tail(rig: Rig, engine: Server, session: str, count: int) -> None:
-    """What a failover does: the last writes were acknowledged and are gone, sequences will be used again."""
+    """Does what a failover does: acknowledged writes are gone, and their sequences will be reused."""
     stream = StreamRef(StreamKind.SESSION, session)
     current = await rig.store.log.read_head(stream)
     assert current is not None
     last = current.sequence - count
     tail = await rig.store.log.read_page(stream, last)
-    # XTRIM cannot cut a tail, and XDEL keeps the last id: the rest is written anew, as a replica has it.
+    # XTRIM cannot cut a tail, and XDEL keeps the last id: rewrite the rest, as a replica has it.
     rewrite_stream(engine.url, stream, lambda entry: entry if entry.sequence <= last else None)
     ask(engine.url, "HSET", keys.head(stream), "seq", last, "chain", tail[0].previous)
 
@@ -287,7 +289,7 @@ async def test_a_lost_tail_under_an_open_stream_is_announced(
 
 
 @pytest.mark.requirement("I8")
-async def test_too_many_missed_events_are_a_gap_named_limit(store: Store) -> None:
+async def test_too_many_missed_events_are_a_gap_with_reason_limit(store: Store) -> None:
     async with serve(store, ChannelLimits(replay_events=5)) as rig:
         session, app, ready = rig.make_session(), Application(), asyncio.Event()
         await rig.append(session, 1)
@@ -319,7 +321,7 @@ async def test_without_a_handler_a_gap_is_an_error(rig: Rig, engine_server: Serv
 @pytest.mark.parametrize(
     "name", ["session:se_nothing", "task:task_nothing", "vault:x", "inbox:other"]
 )
-async def test_an_unknown_stream_and_a_foreign_one_look_the_same(rig: Rig, name: str) -> None:
+async def test_an_unknown_stream_equals_one_of_another_owner(rig: Rig, name: str) -> None:
     foreign = rig.make_session(BOB)
     await rig.append(foreign, 2)
     async with rig.client() as channel:
@@ -337,7 +339,7 @@ async def test_the_inbox_has_a_cursor_before_its_first_entry(rig: Rig) -> None:
         assert isinstance(await anext(items), Live)
 
 
-async def test_many_devices_of_one_stream_cost_no_read_each(rig: Rig) -> None:
+async def test_many_devices_of_one_stream_share_its_reads(rig: Rig) -> None:
     session = rig.make_session()
     await rig.append(session, 1)
     apps = [Application() for _ in range(10)]
@@ -359,7 +361,7 @@ async def test_many_devices_of_one_stream_cost_no_read_each(rig: Rig) -> None:
 
 
 @OVER_BOTH
-async def test_an_application_that_stands_still_loses_nothing(rig: Rig) -> None:
+async def test_a_paused_application_loses_nothing(rig: Rig) -> None:
     session = rig.make_session()
     await rig.append(session, 1)
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""The same streams and cursors without a WebSocket: server-sent events, long poll, the state alone."""
+"""The same streams and cursors without a WebSocket: server-sent events, long polling, snapshots."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def site(rig: Rig) -> AsyncGenerator[Site]:
 
 @dataclass
 class Events:
-    """What an EventSource makes of a stream."""
+    """The events of a stream as an EventSource receives them."""
 
     seen: list[tuple[str, str, Any]] = field(default_factory=list[tuple[str, str, Any]])
 
@@ -115,7 +115,7 @@ async def listen(
         ("snapshot?after=1.2.3", "after", "is not known here"),
     ],
 )
-async def test_parameter_that_is_none_is_refused_and_not_read_as_the_beginning(
+async def test_invalid_parameter_is_refused_and_not_read_as_the_beginning(
     site: Site, rest: str, field: str, reason: str
 ) -> None:
     path = f"/v1/streams/session:{site.rig.make_session()}/{rest}"
@@ -128,7 +128,7 @@ async def test_parameter_that_is_none_is_refused_and_not_read_as_the_beginning(
 
 
 @pytest.mark.requirement("CHN-3", "I3")
-async def test_events_go_on_after_the_last_event_id_without_a_hole(site: Site) -> None:
+async def test_events_continue_after_the_last_event_id_without_a_hole(site: Site) -> None:
     session = site.rig.make_session()
     stream = f"session:{session}"
     ids = await site.rig.append(session, 3)
@@ -147,7 +147,7 @@ async def test_events_go_on_after_the_last_event_id_without_a_hole(site: Site) -
 
 
 @pytest.mark.requirement("CHN-4", "I8")
-async def test_a_cursor_that_does_not_hold_is_a_gap_on_both_ways(
+async def test_an_invalid_cursor_is_a_gap_over_sse_and_polling(
     site: Site, engine_server: Server
 ) -> None:
     session = site.rig.make_session()
@@ -169,7 +169,7 @@ async def test_a_cursor_that_does_not_hold_is_a_gap_on_both_ways(
 
 
 @pytest.mark.requirement("CHN-3")
-async def test_pages_follow_one_another_and_an_empty_one_waits(site: Site) -> None:
+async def test_pages_are_consecutive_and_an_empty_one_waits(site: Site) -> None:
     session = site.rig.make_session()
     stream = f"session:{session}"
     ids = await site.rig.append(session, 2)
@@ -186,17 +186,19 @@ async def test_pages_follow_one_another_and_an_empty_one_waits(site: Site) -> No
     assert (await site.poll(stream, rest["cursor"])).json()["events"] == []
 
 
-async def test_the_state_alone_can_be_followed_on_from_its_cursor(site: Site) -> None:
+async def test_a_stream_can_be_followed_from_the_cursor_of_its_snapshot(site: Site) -> None:
     session = site.rig.make_session()
     ids = await site.rig.append(session, 2)
     answer = await site.http.get(f"/v1/streams/session:{session}/snapshot")
-    told = cast("dict[str, Any]", answer.json())
-    assert (told["snapshot"]["events"], told["cursor"]) == (ids, await site.rig.cursor(session))
-    assert told["snapshot"]["asOf"] == told["cursor"]
+    state = cast("dict[str, Any]", answer.json())
+    assert (state["snapshot"]["events"], state["cursor"]) == (ids, await site.rig.cursor(session))
+    assert state["snapshot"]["asOf"] == state["cursor"]
 
 
 @pytest.mark.parametrize("after", [None, "0000000a.1.00000000"])
-async def test_a_foreign_stream_and_none_are_answered_alike(site: Site, after: str | None) -> None:
+async def test_a_stream_of_another_owner_equals_an_unknown_one(
+    site: Site, after: str | None
+) -> None:
     foreign = site.rig.make_session(BOB)
     await site.rig.append(foreign, 2)
     answers: set[tuple[int, str]] = set()
@@ -217,7 +219,7 @@ async def test_a_foreign_stream_and_none_are_answered_alike(site: Site, after: s
         ).status_code == 400
 
 
-async def test_a_drain_ends_the_events_and_the_reader_has_its_cursor(site: Site) -> None:
+async def test_a_drain_ends_the_events_and_the_reader_keeps_its_cursor(site: Site) -> None:
     session = site.rig.make_session()
     await site.rig.append(session, 1)
     path = f"/v1/streams/session:{session}/events"
@@ -231,7 +233,7 @@ async def test_a_drain_ends_the_events_and_the_reader_has_its_cursor(site: Site)
     assert events.seen[-1][1] == await site.rig.cursor(session)
 
 
-async def test_a_full_instance_says_when_to_come_back_and_takes_who_comes_later(rig: Rig) -> None:
+async def test_a_full_instance_refuses_with_a_retry_time_and_accepts_later(rig: Rig) -> None:
     async with serve_streams(rig, most=1) as site:
         session = rig.make_session()
         await rig.append(session, 1)
@@ -250,7 +252,7 @@ async def test_a_full_instance_says_when_to_come_back_and_takes_who_comes_later(
         await wait_until(is_served, 10, "there is room again")
 
 
-async def test_a_caller_that_follows_as_many_streams_as_it_may_is_told_to_wait(rig: Rig) -> None:
+async def test_a_caller_over_its_stream_limit_is_refused_with_a_retry_time(rig: Rig) -> None:
     async with serve_streams(rig) as site:
         site.edge.seats = StreamSeats(1)
         session = rig.make_session()

@@ -1,4 +1,4 @@
-"""What is left of a connection that has ended: nothing, whichever side ended it."""
+"""An ended connection leaves no object behind, whichever side ended it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """No cycle is collected meanwhile."""
+    """Disables the cycle collector during the test."""
     gc.collect()
     gc.disable()
     yield
@@ -28,8 +28,10 @@ def uncollected() -> Iterator[None]:
 @OVER_BOTH
 @pytest.mark.parametrize("ends", ["the client drops it", "we close it"])
 @pytest.mark.usefixtures("uncollected")
-async def test_an_ended_connection_is_gone_without_the_cycle_collector(rig: Rig, ends: str) -> None:
-    """Of hundreds that end together it would be the collector's pause in which they come back."""
+async def test_an_ended_connection_is_freed_without_the_cycle_collector(
+    rig: Rig, ends: str
+) -> None:
+    """When hundreds end together, a collection would pause the gateway while they reconnect."""
     session = rig.make_session()
     await rig.append(session, 3)
     before = count_connections()

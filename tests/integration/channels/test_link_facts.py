@@ -1,4 +1,4 @@
-"""What becomes of a link as facts: the real due set, the real home session, real sockets (EXT-8)."""
+"""The facts of a link: the real due set, the real home session, real sockets (EXT-8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, Rig, serve
-from tests.integration.channels.test_connection import HELLO, hear, raw, tell
+from tests.integration.channels.test_connection import HELLO, raw, receive_frame, send_frames
 from tests.integration.channels.test_following import lose_tail
 from tests.integration.channels.test_http_streams import listen, serve_streams
 from tests.integration.duties.story import make_writes
@@ -41,27 +41,27 @@ HOME = StreamRef(StreamKind.SESSION, name_home(ADA))
 
 @dataclass
 class Instance:
-    """One gateway as far as channels and their facts go."""
+    """The parts of one gateway for channels and their facts."""
 
     rig: Rig
     store: Store
     duties: Duties
     facts: StoredLinkFacts
 
-    async def told(self) -> list[Any]:
-        """The payloads in Ada's home session."""
+    async def list_payloads(self) -> list[Any]:
+        """Returns the payloads in Ada's home session."""
         entries = await self.store.log.read_page(HOME, 0, 1_000)
         events = [decode_event(entry.data) for entry in entries]
         return [event.fact.payload for event in events if not event.type.startswith("session.")]
 
-    async def await_told(self, kind: str, times: int = 1) -> list[Any]:
-        """The payloads of a class once they stand for ``times`` facts in all."""
+    async def await_payloads(self, kind: str, times: int = 1) -> list[Any]:
+        """Returns the payloads of a type once they stand for ``times`` occurrences in total."""
 
         async def look() -> list[Any] | None:
-            found = [one for one in await self.told() if one.type == kind]
+            found = [one for one in await self.list_payloads() if one.type == kind]
             return found if sum(one.times for one in found) >= times else None
 
-        found = await wait_until(look, 10, f"{kind} is told {times} times")
+        found = await wait_until(look, 10, f"{kind} is stored {times} times")
         return found or []
 
 
@@ -105,34 +105,34 @@ async def run_instance(
 
 
 async def visit(instance: Instance, hello: JsonObject = HELLO) -> JsonObject:
-    """Connects, is welcomed, and leaves."""
+    """Connects, receives the welcome, and leaves."""
     async with raw(instance.rig) as socket:
-        await tell(socket, hello)
-        return await hear(socket, "welcome")
+        await send_frames(socket, hello)
+        return await receive_frame(socket, "welcome")
 
 
 @pytest.mark.requirement("EXT-8", "CHN-1", "CHN-2")
-async def test_a_link_is_told_with_all_that_identifies_it(store: Store) -> None:
+async def test_a_link_is_recorded_with_all_its_identifiers(store: Store) -> None:
     async with run_instance(store) as instance:
         welcome = await visit(instance, {**HELLO, "caps": ["rpc", "perm"], "tab": "7"})
-        (told,) = await instance.await_told("channel.connected")
-        assert isinstance(told, ChannelConnected)
-        assert (told.channel_id, told.generation, told.transport) == (
+        (recorded,) = await instance.await_payloads("channel.connected")
+        assert isinstance(recorded, ChannelConnected)
+        assert (recorded.channel_id, recorded.generation, recorded.transport) == (
             welcome["channel"],
             welcome["gen"],
             "ws",
         )
-        assert (told.account_ref, told.peer_role) == (ADA.key, "ui")
-        assert told.native_protocol == "passerelle.v1+json"
-        assert told.native.device_id == "phone"
-        assert told.capabilities == ("perm", "rpc")
-        assert told.resume_token_ref == welcome["channel"]
-        (ended,) = await instance.await_told("channel.disconnected")
+        assert (recorded.account_ref, recorded.peer_role) == (ADA.key, "ui")
+        assert recorded.native_protocol == "passerelle.v1+json"
+        assert recorded.native.device_id == "phone"
+        assert recorded.capabilities == ("perm", "rpc")
+        assert recorded.resume_token_ref == welcome["channel"]
+        (ended,) = await instance.await_payloads("channel.disconnected")
         assert (ended.channel_id, ended.reason) == (welcome["channel"], "left")
 
 
 @pytest.mark.requirement("EXT-8", "CHN-3")
-async def test_a_link_that_comes_back_is_resumed_and_says_where(store: Store) -> None:
+async def test_a_reconnected_link_is_recorded_as_resumed_with_its_position(store: Store) -> None:
     async with run_instance(store) as instance:
         rig = instance.rig
         session = rig.make_session()
@@ -142,21 +142,21 @@ async def test_a_link_that_comes_back_is_resumed_and_says_where(store: Store) ->
         first = cast("int", (await visit(instance))["gen"])
         await rig.append(session, 2)
         async with raw(rig) as socket:
-            await tell(socket, {**HELLO, "subs": [{"s": name, "c": cursor}]})
-            await hear(socket, "live")
-            (told,) = await instance.await_told("channel.resumed")
-            (stream,) = told.streams
+            await send_frames(socket, {**HELLO, "subs": [{"s": name, "c": cursor}]})
+            await receive_frame(socket, "live")
+            (recorded,) = await instance.await_payloads("channel.resumed")
+            (stream,) = recorded.streams
             assert (stream.stream, stream.mode) == (name, "resumed")
             assert (stream.from_sequence, stream.to_sequence) == (3, 5)
-            assert told.generation == first + 1
-            await tell(socket, {"t": "ack", "a": {name: await rig.cursor(session)}})
+            assert recorded.generation == first + 1
+            await send_frames(socket, {"t": "ack", "a": {name: await rig.cursor(session)}})
             socket.socket.transport.abort()
-        ended = (await instance.await_told("channel.disconnected", 1))[-1]
+        ended = (await instance.await_payloads("channel.disconnected", 1))[-1]
         assert ended.reason == "left"
 
 
 @pytest.mark.requirement("CHN-4", "EXT-8", "EXT-11")
-async def test_a_repair_is_told_with_its_reason(store: Store, engine_server: Server) -> None:
+async def test_a_repair_is_recorded_with_its_reason(store: Store, engine_server: Server) -> None:
     async with run_instance(store) as instance:
         rig = instance.rig
         session = rig.make_session()
@@ -164,10 +164,10 @@ async def test_a_repair_is_told_with_its_reason(store: Store, engine_server: Ser
         cursor = await rig.cursor(session)
         await lose_tail(rig, engine_server, session, 2)
         async with raw(rig) as socket:
-            await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}", "c": cursor}]})
-            await hear(socket, "snap")
-            (told,) = await instance.await_told("snapshot.repaired")
-        (repair,) = told.repairs
+            await send_frames(socket, {**HELLO, "subs": [{"s": f"session:{session}", "c": cursor}]})
+            await receive_frame(socket, "snap")
+            (recorded,) = await instance.await_payloads("snapshot.repaired")
+        (repair,) = recorded.repairs
         assert (repair.stream, repair.reason) == (f"session:{session}", "ahead")
         assert (repair.from_sequence, repair.to_sequence) == (6, 4)
 
@@ -184,37 +184,37 @@ async def test_many_reconnects_in_a_minute_are_two_facts_of_each_kind(
         hello: JsonObject = {**HELLO, "subs": [{"s": f"session:{session}", "c": gone}]}
         for _ in range(rounds):
             async with raw(instance.rig) as socket:
-                await tell(socket, hello)
-                await hear(socket, "snap")
+                await send_frames(socket, hello)
+                await receive_frame(socket, "snap")
         kinds = ("channel.resumed", "channel.disconnected", "snapshot.repaired")
         for kind in kinds:
-            assert len(await instance.await_told(kind)) == 1
+            assert len(await instance.await_payloads(kind)) == 1
         await wait_until(lambda: instance.rig.endpoint.connections == 0, 15, "all have left")
-        assert pass_a_minute(engine_server, ADA) == len(kinds)
+        assert expire_minute(engine_server, ADA) == len(kinds)
         instance.facts.wake(ADA.home, 0)
         for kind in kinds:
-            told = await instance.await_told(kind, rounds)
-            assert (len(told), sum(one.times for one in told)) == (2, rounds), kind
-        listed = await instance.await_told("snapshot.repaired", rounds)
+            recorded = await instance.await_payloads(kind, rounds)
+            assert (len(recorded), sum(one.times for one in recorded)) == (2, rounds), kind
+        listed = await instance.await_payloads("snapshot.repaired", rounds)
         assert [len(one.repairs) for one in listed] == [min(one.times, 16) for one in listed]
         assert listed[1].times > 16
-        assert pass_a_minute(engine_server, ADA) == 0
+        assert expire_minute(engine_server, ADA) == 0
 
 
 @pytest.mark.requirement("EXT-8")
-async def test_what_is_told_of_a_crowd_that_comes_at_once_is_complete(store: Store) -> None:
+async def test_a_connection_burst_is_recorded_completely(store: Store) -> None:
     many = 40
     async with run_instance(store) as instance:
         hellos: list[JsonObject] = [{**HELLO, "device": f"phone {place}"} for place in range(many)]
         welcomes = await asyncio.gather(*(visit(instance, hello) for hello in hellos))
         channels = {str(welcome["channel"]) for welcome in welcomes}
         for kind in ("channel.connected", "channel.disconnected"):
-            told = await instance.await_told(kind, many)
-            assert {one.channel_id for one in told} == channels, kind
+            recorded = await instance.await_payloads(kind, many)
+            assert {one.channel_id for one in recorded} == channels, kind
 
 
-def pass_a_minute(engine: Server, who: Principal) -> int:
-    """Brings forward what is owed about links; returns how many rows that is."""
+def expire_minute(engine: Server, who: Principal) -> int:
+    """Makes all pending link rows due; returns their number."""
     due = keys.due(who.home)
     rows = cast("list[bytes]", ask(engine.url, "ZRANGE", due, 0, -1))
     owed = [row.decode() for row in rows if row.startswith(b"link:")]
@@ -224,22 +224,22 @@ def pass_a_minute(engine: Server, who: Principal) -> int:
 
 
 @pytest.mark.requirement("CHN-10")
-async def test_a_device_that_falls_silent_is_told_as_disconnected(store: Store) -> None:
+async def test_a_silent_device_is_recorded_as_disconnected(store: Store) -> None:
     async with run_instance(store, idle_s=0.2) as instance, raw(instance.rig) as socket:
-        await tell(socket, HELLO)
-        await hear(socket, "welcome")
-        (ended,) = await instance.await_told("channel.disconnected")
+        await send_frames(socket, HELLO)
+        await receive_frame(socket, "welcome")
+        (ended,) = await instance.await_payloads("channel.disconnected")
         assert (ended.reason, ended.close_code) == ("heartbeat_lost", 4012)
 
 
 def find_heir(instance: str, shard: Shard) -> str:
-    """A second instance that has the duty of a shard while both live: it need not wait for the view of a death."""
+    """Returns a name for a second instance that has the duty of the shard while both live, so it takes over at once."""
     names = (f"heir{number}" for number in range(100))
     return next(name for name in names if shard in choose_duties(name, (instance, name)))
 
 
 @pytest.mark.requirement("CHN-10", "I9")
-async def test_the_links_of_an_instance_that_died_are_told_by_another_one(
+async def test_the_links_of_a_dead_instance_are_recorded_by_another_one(
     store: Store, other_store: Store
 ) -> None:
     async with (
@@ -248,27 +248,27 @@ async def test_the_links_of_an_instance_that_died_are_told_by_another_one(
         raw(one.rig) as lost,
         raw(one.rig) as moved,
     ):
-        await tell(lost, HELLO)
-        channel = (await hear(lost, "welcome"))["channel"]
-        await tell(moved, {**HELLO, "device": "laptop"})
-        await hear(moved, "welcome")
+        await send_frames(lost, HELLO)
+        channel = (await receive_frame(lost, "welcome"))["channel"]
+        await send_frames(moved, {**HELLO, "device": "laptop"})
+        await receive_frame(moved, "welcome")
         await visit(two, {**HELLO, "device": "laptop"})
         running = one.duties._running  # pyright: ignore[reportPrivateUsage]  # no product code dies
         assert running is not None
         running.cancel()
 
         async def look() -> bool:
-            told = await two.await_told("channel.disconnected")
-            return any(ended.reason == "instance_lost" for ended in told)
+            recorded = await two.await_payloads("channel.disconnected")
+            return any(ended.reason == "instance_lost" for ended in recorded)
 
-        await wait_until(look, 10, "the loss is told")
-        told = await two.await_told("channel.disconnected")
-        lost_ones = [ended for ended in told if ended.reason == "instance_lost"]
+        await wait_until(look, 10, "the loss is recorded")
+        recorded = await two.await_payloads("channel.disconnected")
+        lost_ones = [ended for ended in recorded if ended.reason == "instance_lost"]
         assert [ended.channel_id for ended in lost_ones] == [channel]
 
 
 @pytest.mark.requirement("EXT-8", "CHN-1", "CHN-2", "CHN-4")
-async def test_a_stream_of_server_sent_events_is_told_of_like_any_other_link(
+async def test_a_server_sent_event_stream_is_recorded_like_any_other_link(
     store: Store,
 ) -> None:
     async with run_instance(store) as instance, serve_streams(instance.rig) as site:
@@ -278,15 +278,15 @@ async def test_a_stream_of_server_sent_events_is_told_of_like_any_other_link(
         cursor = await instance.rig.cursor(session)
         async with listen(site, stream, None, device="page") as events:
             await wait_until(lambda: events.seen, 10, "the state comes")
-            (begun,) = await instance.await_told("channel.connected")
+            (begun,) = await instance.await_payloads("channel.connected")
         assert (begun.transport, begun.native_protocol) == ("sse", "passerelle.v1+sse")
         assert (begun.account_ref, begun.native.device_id) == (ADA.key, "page")
-        (ended,) = await instance.await_told("channel.disconnected")
+        (ended,) = await instance.await_payloads("channel.disconnected")
         assert (ended.channel_id, ended.reason) == (begun.channel_id, "connection_lost")
         await instance.rig.append(session, 2)
         async with listen(site, stream, cursor, device="page") as events:
             await wait_until(lambda: len(events.seen) == 2, 10, "what was missed comes")
-            (resumed,) = await instance.await_told("channel.resumed")
+            (resumed,) = await instance.await_payloads("channel.resumed")
         assert (resumed.channel_id, resumed.generation) == (
             begun.channel_id,
             begun.generation + 1,
@@ -296,13 +296,13 @@ async def test_a_stream_of_server_sent_events_is_told_of_like_any_other_link(
         assert (taken.from_sequence, taken.to_sequence) == (6, 8)
         async with listen(site, stream, "0000000b.1.00000000", device="page") as events:
             await wait_until(lambda: len(events.seen) == 2, 10, "gap and state")
-            (repaired,) = await instance.await_told("snapshot.repaired")
+            (repaired,) = await instance.await_payloads("snapshot.repaired")
         assert repaired.channel_id == begun.channel_id
         (repair,) = repaired.repairs
         assert (repair.stream, repair.reason) == (stream, "epoch")
 
 
-async def test_what_ends_a_stream_of_events_is_its_reason(store: Store) -> None:
+async def test_the_end_of_an_event_stream_is_recorded_with_its_reason(store: Store) -> None:
     async with run_instance(store) as instance, serve_streams(instance.rig) as site:
         session = instance.rig.make_session()
         await instance.rig.append(session, 1)
@@ -310,5 +310,5 @@ async def test_what_ends_a_stream_of_events_is_its_reason(store: Store) -> None:
             await wait_until(lambda: events.seen, 10, "the state comes")
             site.edge.drain()
             await site.edge.finish()
-            (ended,) = await instance.await_told("channel.disconnected")
+            (ended,) = await instance.await_payloads("channel.disconnected")
         assert (ended.reason, ended.close_code) == ("drained", None)

@@ -1,4 +1,4 @@
-"""Whose a connection is: how many there may be, which one of a channel is the newest, what a token is worth."""
+"""Ownership of a connection: connection limits, the newest connection of a channel, the validity of resume tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Hello
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, BOB, Rig, serve
-from tests.integration.channels.test_connection import HELLO, Raw, hear, hear_close, raw, tell
+from tests.integration.channels.test_connection import (
+    HELLO,
+    Raw,
+    raw,
+    receive_close,
+    receive_frame,
+    send_frames,
+)
 from tests.integration.channels.test_following import lose_tail
 from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
@@ -26,18 +33,18 @@ NEVER_S = 3_600.0
 
 async def refuse_hello(rig: Rig, hello: JsonObject) -> tuple[JsonObject, int]:
     async with raw(rig) as socket:
-        await tell(socket, hello)
-        return await hear(socket, "error"), await hear_close(socket)
+        await send_frames(socket, hello)
+        return await receive_frame(socket, "error"), await receive_close(socket)
 
 
-async def test_a_device_and_a_principal_have_so_many_connections_and_no_more(store: Store) -> None:
+async def test_connections_per_device_and_per_principal_are_limited(store: Store) -> None:
     limits = ChannelLimits(device_connections=2, principal_connections=3)
     async with serve(store, limits) as rig, AsyncExitStack() as stack:
 
         async def open_one(device: str, tab: str, token: str = "ada-token") -> Raw:
             socket = await stack.enter_async_context(raw(rig))
-            await tell(socket, {**HELLO, "device": device, "tab": tab, "token": token})
-            await hear(socket, "welcome")
+            await send_frames(socket, {**HELLO, "device": device, "tab": tab, "token": token})
+            await receive_frame(socket, "welcome")
             return socket
 
         await open_one("phone", "1")
@@ -53,14 +60,14 @@ async def test_a_device_and_a_principal_have_so_many_connections_and_no_more(sto
 
         async def is_let_in() -> bool:
             async with raw(rig) as next_one:
-                await tell(next_one, {**HELLO, "device": "watch"})
+                await send_frames(next_one, {**HELLO, "device": "watch"})
                 return (await next_one.receive())["t"] == "welcome"
 
         await wait_until(is_let_in, 15, "a place is free again")
 
 
 @pytest.mark.requirement("CHN-9")
-async def test_a_connection_hears_of_a_newer_one_on_another_instance(
+async def test_a_connection_is_closed_by_a_newer_one_on_another_instance(
     store: Store, other_store: Store
 ) -> None:
     limits = ChannelLimits(recheck_s=NEVER_S)
@@ -72,17 +79,15 @@ async def test_a_connection_hears_of_a_newer_one_on_another_instance(
         raw(two) as newer,
     ):
         for socket, hello in ((older, HELLO), (tab, {**HELLO, "tab": "2"}), (newer, HELLO)):
-            await tell(socket, hello)
-            await hear(socket, "welcome")
-        assert await hear_close(older) == 4509
-        await tell(tab, {"t": "hb", "n": 1})
-        await hear(tab, "hb")
+            await send_frames(socket, hello)
+            await receive_frame(socket, "welcome")
+        assert await receive_close(older) == 4509
+        await send_frames(tab, {"t": "hb", "n": 1})
+        await receive_frame(tab, "hb")
 
 
 @pytest.mark.requirement("CHN-5", "CHN-9")
-async def test_who_subscribes_again_has_the_ack_from_then_on(
-    store: Store, other_store: Store
-) -> None:
+async def test_the_newest_subscriber_owns_the_ack(store: Store, other_store: Store) -> None:
     async with serve(store) as one, serve(other_store) as two:
         session = one.make_session()
         two.control.owners = one.control.owners
@@ -90,54 +95,54 @@ async def test_who_subscribes_again_has_the_ack_from_then_on(
         await one.append(session, 3)
         subscribed: JsonObject = {**HELLO, "subs": [{"s": name, "from": "start"}]}
         async with raw(one) as older, raw(two) as newer:
-            await tell(older, subscribed)
-            await hear(older, "live")
-            # The word of the newer one is lost: what decides is the generation beside the ack.
+            await send_frames(older, subscribed)
+            await receive_frame(older, "live")
+            # The notification of the newer one is lost: the generation stored with the ack decides.
             await store.channels.ignore(ADA.key)
-            await tell(newer, subscribed)
-            await hear(newer, "live")
-            await tell(older, {"t": "ack", "a": {name: await one.cursor(session)}})
-            assert await hear_close(older) == 4509
+            await send_frames(newer, subscribed)
+            await receive_frame(newer, "live")
+            await send_frames(older, {"t": "ack", "a": {name: await one.cursor(session)}})
+            assert await receive_close(older) == 4509
         assert await store.acks.read_ack(stream, "phone") is None
 
 
 @pytest.mark.requirement("CHN-1")
-async def test_a_resume_token_names_one_of_the_last_two_connections_or_nothing(rig: Rig) -> None:
+async def test_a_resume_token_names_one_of_the_last_two_connections_or_none(rig: Rig) -> None:
     async def say_hello(who: Principal, device: str, token: str | None) -> Admission:
         hello = Hello(1, device, "ui", resume=token)
         return await admit(rig.services, ChannelLimits(), hello, who)
 
     admitted = [await say_hello(ADA, "phone", None) for _ in range(3)]
     tokens = [one.welcome.resume for one in admitted]
-    assert not (await say_hello(ADA, "phone", tokens[0])).continues  # three are younger by then
-    assert (await say_hello(ADA, "phone", tokens[2])).continues  # cut off before it was stored
+    assert not (await say_hello(ADA, "phone", tokens[0])).continues  # # three are newer by now
+    assert (await say_hello(ADA, "phone", tokens[2])).continues  # # cut off before it was stored
     newest = (await say_hello(ADA, "phone", None)).welcome.resume
     assert (await say_hello(ADA, "phone", newest)).continues
-    # Of another device, of another principal, of nobody: the answers do not differ.
+    # For another device, another principal or an unknown channel the answer is the same.
     for token in (newest, "ch_00" + "0" * 26 + ".1", "nonsense"):
         for who, device in ((ADA, "tablet"), (BOB, "phone")):
             assert not (await say_hello(who, device, token)).continues
 
 
 @pytest.mark.requirement("I8")
-async def test_a_loss_that_another_instance_proved_is_announced_here_at_once(
+async def test_a_loss_proved_by_another_instance_is_announced_at_once(
     store: Store, other_store: Store, engine_server: Server
 ) -> None:
     async with serve(store, audit_s=NEVER_S) as rig, raw(rig) as socket:
         session = rig.make_session()
         await rig.append(session, 6)
-        await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}", "from": "start"}]})
-        await hear(socket, "live")
+        await send_frames(socket, {**HELLO, "subs": [{"s": f"session:{session}", "from": "start"}]})
+        await receive_frame(socket, "live")
         await lose_tail(rig, engine_server, session, 2)
-        await tell(socket, {"t": "hb", "n": 1})
+        await send_frames(socket, {"t": "hb", "n": 1})
         assert (await socket.receive())["t"] == "hb"
         shard = StreamRef(StreamKind.SESSION, session).shard
         await other_store.log.bump_epoch(shard, other_store.log.shard_epoch(shard))
-        assert (await hear(socket, "gap"))["why"] == "ahead"
+        assert (await receive_frame(socket, "gap"))["why"] == "ahead"
 
 
 @pytest.mark.requirement("CHN-9")
-async def test_the_newest_connection_has_the_channel_after_the_store_has_forgotten_everything(
+async def test_the_newest_connection_owns_the_channel_after_the_store_was_flushed(
     store: Store, other_store: Store, engine_server: Server
 ) -> None:
     quick = ChannelLimits(recheck_s=0.05)
@@ -147,11 +152,11 @@ async def test_the_newest_connection_has_the_channel_after_the_store_has_forgott
         raw(one) as older,
         raw(two) as newer,
     ):
-        await tell(older, HELLO)
-        await hear(older, "welcome")
+        await send_frames(older, HELLO)
+        await receive_frame(older, "welcome")
         ask(engine_server.url, "FLUSHALL")
-        await tell(newer, HELLO)
-        await hear(newer, "welcome")
-        assert await hear_close(older) == 4509
-        await tell(newer, {"t": "hb", "n": 1})
-        await hear(newer, "hb")
+        await send_frames(newer, HELLO)
+        await receive_frame(newer, "welcome")
+        assert await receive_close(older) == 4509
+        await send_frames(newer, {"t": "hb", "n": 1})
+        await receive_frame(newer, "hb")

@@ -1,4 +1,4 @@
-"""Presence over two instances: who has spoken sees who else is there, and nothing is stored of it but a word."""
+"""Presence over two instances: a device that announces itself sees the others; it is kept only as an expiring row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = ChannelLimits(presence_interval_s=0.02)
 
 
 class Device:
-    """A device by hand; ``shown`` are the devices that it was told of last."""
+    """A device by hand; ``shown`` are the devices in its last presence frame."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.shown: list[JsonObject] | None = None
@@ -55,7 +55,7 @@ class Device:
                     self.times += 1
 
     async def sees(self, **states: str) -> None:
-        """Returns when it is shown exactly these devices."""
+        """Waits until it is shown exactly these devices."""
 
         def look() -> bool:
             return self.shown is not None and states == {
@@ -103,14 +103,14 @@ async def test_devices_of_one_person_see_each_other_over_two_instances(
         assert phone.shown is not None
         assert {"device": "phone", "state": "active", "focus": ["task:task_1"]} in phone.shown
         assert (phone.rooms, desk.rooms) == ({f"inbox:{ADA.key}"}, {f"inbox:{ADA.key}"})
-        assert quiet.shown is None  # it has said nothing of itself
+        assert quiet.shown is None  # # it has not announced itself
         present = await rig.store.presences.list_present(ADA.key)
         assert {one.presence.device for one in present} == {"phone", "desk"}
         assert await rig.store.log.read_head(inbox) == before
         assert rig.control.asked == []
 
 
-async def test_device_that_leaves_is_gone_at_once_for_the_others(
+async def test_device_that_leaves_is_removed_at_once_for_the_others(
     store: Store, other_store: Store
 ) -> None:
     async with (
@@ -125,7 +125,7 @@ async def test_device_that_leaves_is_gone_at_once_for_the_others(
         await phone.sees(phone="away")
 
 
-async def test_word_that_runs_out_is_missed_though_nobody_tells_of_it(store: Store) -> None:
+async def test_expired_presence_is_removed_without_a_notification(store: Store) -> None:
     short = RedisPresences(store.nodes, 300)
     async with serve(store, QUICK) as rig, device(rig, "phone") as phone:
         frozen = Presence(mint("ch", shard_of(ADA.key)), "frozen", None, "active")
@@ -135,7 +135,7 @@ async def test_word_that_runs_out_is_missed_though_nobody_tells_of_it(store: Sto
         await phone.sees(phone="idle")
 
 
-async def test_heartbeat_says_it_again_after_the_store_has_forgotten(store: Store) -> None:
+async def test_heartbeat_announces_again_after_the_store_was_flushed(store: Store) -> None:
     async with serve(store, QUICK) as rig, device(rig, "phone") as phone:
         await phone.say(state="active")
         await phone.sees(phone="active")
@@ -148,7 +148,7 @@ async def test_heartbeat_says_it_again_after_the_store_has_forgotten(store: Stor
         await phone.sees(phone="active")
 
 
-async def test_many_words_at_once_are_shown_as_few(store: Store) -> None:
+async def test_rapid_announcements_are_merged(store: Store) -> None:
     async with serve(store) as rig, device(rig, "phone") as phone:
         for number in range(20):
             await phone.say(state="idle" if number % 2 else "active")
@@ -157,7 +157,7 @@ async def test_many_words_at_once_are_shown_as_few(store: Store) -> None:
         assert phone.times <= 2
 
 
-async def test_client_says_it_again_on_each_link(store: Store) -> None:
+async def test_client_announces_again_on_each_link(store: Store) -> None:
     shown: list[tuple[JsonObject, ...]] = []
     async with serve(store, QUICK) as rig, fault_proxy(f"127.0.0.1:{rig.port}") as proxy:
         url = f"ws://127.0.0.1:{proxy.port}/v1/channel"

@@ -1,7 +1,7 @@
-"""A replica is promoted that lacks acknowledged writes: the case in which (epoch, offset) cursors lose events silently.
+"""A promoted replica lacks acknowledged writes: the case in which (epoch, offset) cursors lose events silently.
 
-The epoch of a stream is the same afterwards and its sequences are used again, so a cursor of the lost history compares
-as one that holds. Here two real servers do it, and every reader is told ``forked`` or ends at the true state.
+The epoch of the stream is unchanged and its sequences are reused, so a cursor of the lost history looks valid by
+comparison. Two real servers do this here, and every reader gets ``forked`` or ends at the true state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def read_ids(rig: Rig, session: str) -> list[str]:
-    """What the store has now."""
+    """Returns the event ids that the store holds now."""
     stream = StreamRef(StreamKind.SESSION, session)
     return [entry.event_id for entry in await rig.store.log.read_page(stream, 0, 1_000)]
 
@@ -40,7 +40,7 @@ def is_at(reader: Application, truth: list[str]) -> bool:
 
 
 async def append_again(rig: Rig, session: str, count: int) -> None:
-    """Appends once the store answers again."""
+    """Appends once the store accepts writes again."""
 
     async def is_stored() -> bool:
         try:
@@ -53,7 +53,7 @@ async def append_again(rig: Rig, session: str, count: int) -> None:
 
 
 @pytest.mark.requirement("I8", "CHN-4")
-async def test_a_lost_tail_whose_sequences_are_used_again_is_a_gap_named_forked(
+async def test_a_lost_tail_with_reused_sequences_is_a_gap_named_forked(
     tmp_path: Path,
 ) -> None:
     async with run_pair() as pair, await Store.open(StoreSettings(pair.url, tmp_path)) as store:
@@ -86,7 +86,7 @@ async def play(pair: Pair, rig: Rig) -> None:
     pair.promote()
     await append_again(rig, session, 5)
 
-    # What every (epoch, offset) server compares: it would say "recovered" and skip three events.
+    # An (epoch, offset) server compares only these: it would report "recovered" and skip three events.
     held, now = parse_cursor(lost), parse_cursor(await rig.cursor(session))
     assert held.epoch == now.epoch
     assert held.sequence < now.sequence

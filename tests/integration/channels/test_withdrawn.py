@@ -1,4 +1,4 @@
-"""Open questions that leave the sight of a device, as clients are told of them."""
+"""Open approvals that a device may no longer see, as its client is notified."""
 
 from __future__ import annotations
 
@@ -33,36 +33,38 @@ WELCOME: Final = Welcome(
 
 
 @pytest.mark.parametrize("row", VECTORS["withdrawals"], ids=lambda row: str(row["take"]["why"]))
-async def test_the_client_tells_what_is_withdrawn(row: dict[str, Any]) -> None:
+async def test_the_client_reports_a_withdrawn_approval(row: dict[str, Any]) -> None:
     async def welcome(socket: ServerConnection) -> None:
         await socket.recv()
         await socket.send(b"\n".join((encode_server(WELCOME), orjson.dumps(row["take"]))).decode())
         await socket.wait_closed()
 
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     async with serve(welcome, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/channel"
         async with ChannelClient(
-            url, device="screen", on_withdrawn=lambda action, why: told.append([action, why])
+            url, device="screen", on_withdrawn=lambda action, why: reported.append([action, why])
         ):
-            await wait_until(lambda: told, 15, "the application is told")
-    assert told == [row["tells"]]
+            await wait_until(lambda: reported, 15, "the application is notified")
+    assert reported == [row["tells"]]
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_what_is_withdrawn_while_the_store_is_away_is_told_when_it_is_back(
+async def test_a_withdrawal_during_a_store_outage_is_reported_afterwards(
     store: Store,
 ) -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     async with run(store, ChannelLimits(recheck_s=0.05)) as (rig, known, _):
         rig.control.pending = ({"actionId": "act_1"},)
-        async with rig.client(on_withdrawn=lambda action, why: told.append((action, why))) as one:
+        async with rig.client(
+            on_withdrawn=lambda action, why: reported.append((action, why))
+        ) as one:
             await wait_until(lambda: one.welcome, 15, "the client is welcome")
             rig.control.away = StoreUnavailable("away", wrote="no")
             looked = rig.control.withdrawals
             known.give("ada-token", replace(ADA, scopes=ADA.scopes - {AccessScope.DECIDE}))
             await wait_until(lambda: rig.control.withdrawals > looked + 1, 15, "it is asked for")
-            assert told == []
+            assert reported == []
             rig.control.away = None
-            await wait_until(lambda: told, 15, "the client is told")
-        assert told == [("act_1", "scope")]
+            await wait_until(lambda: reported, 15, "the client is notified")
+        assert reported == [("act_1", "scope")]

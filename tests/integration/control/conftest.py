@@ -1,4 +1,4 @@
-"""The control plane over a gateway's inside, with two scripted peers."""
+"""Fixtures: the control plane over a gateway's services, with two scripted peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["desk", "engine_server", "house", "started_legs"]
 
 @pytest.fixture
 async def desk(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Desk]:
-    """A desk over a house with the peers ``echo`` and ``other``; what it stored is proved after the test."""
+    """A desk over a house with the peers ``echo`` and ``other``; its stored events are verified after the test."""
     async with open_house(engine_server.url, tmp_path / "blobs", "echo", "other") as opened:
         yield Desk(opened)
 

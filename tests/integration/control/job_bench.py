@@ -1,4 +1,4 @@
-"""Jobs of a desk, whose rows are handled as the due loop does."""
+"""Runs the jobs of a desk: handles their due rows as the due loop does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bench:
         return list(answer["items"])
 
     async def pages(self, job: str, size: int) -> list[Any]:
-        """The same, page by page."""
+        """Returns the same rows, read page by page."""
         found, token = list[Any](), ""
         while True:
             answer: Any = await self.desk.do(
@@ -55,7 +55,7 @@ class Bench:
                 return found
 
     async def visit(self, job: str) -> None:
-        """Has the row of the job handled, as the due loop does."""
+        """Handles the job's due row, as the due loop does."""
         member = f"job:{job}"
         token = (await self.house.due(job)).get(member)
         if token is not None:
@@ -63,7 +63,7 @@ class Bench:
             await self.house.parts.schedules.items.on_due(shard_of(job), row, now_ms, keep)
 
     async def finish(self, job: str) -> Any:  # noqa: ANN401  JSON
-        """The job once it is over."""
+        """Returns the job once it has ended."""
 
         async def look() -> JsonObject | None:
             await self.visit(job)

@@ -1,4 +1,4 @@
-"""A task that is resumed on another thread: the edge moves, both facts stay, and its next attempt runs there (GR-6)."""
+"""A task is resumed on another thread: the old edge and the facts stay, and the next attempt runs there (GR-6)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def begin(desk: Desk, text: str, session_id: str | None = None) -> TurnAccepted:
-    """The first turn of a thread, in a session that may have others."""
+    """Sends the first turn of a thread, in a session that may have other threads."""
     accepted = await desk.house.send(text, session_id=session_id)
     await desk.house.hear(accepted)
     return accepted
 
 
 async def fail_first(desk: Desk, session_id: str) -> TurnAccepted:
-    """A task of a thread of its own whose second attempt is owed in a minute, and that is paused meanwhile."""
+    """Starts a task in its own thread; its second attempt is due in a minute, and the task is paused."""
     desk.house.policy = RetryPolicy(attempts=3, backoff_ms=60_000, backoff_max_ms=60_000)
 
     async def fail(turn: Turn) -> None:
@@ -44,7 +44,7 @@ async def fail_first(desk: Desk, session_id: str) -> TurnAccepted:
 
 
 def contexts(desk: Desk) -> list[str]:
-    """The contexts of the messages that the agent got."""
+    """Returns the context ids of the messages that the agent received."""
     return [str(one["contextId"]) for one in desk.house.peer.messages]
 
 
@@ -60,7 +60,7 @@ async def draw(desk: Desk, task_id: str) -> list[tuple[str, str]]:
 
 @pytest.mark.requirement("GR-6", "CMD-8")
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_task_that_is_resumed_on_another_thread_goes_on_in_its_context(
+async def test_task_resumed_on_another_thread_continues_in_its_context(
     desk: Desk, *, restarts: bool
 ) -> None:
     other = await begin(desk, "echo there")
@@ -97,7 +97,7 @@ async def test_task_that_is_resumed_on_another_thread_goes_on_in_its_context(
 
 
 @pytest.mark.requirement("GR-6")
-async def test_task_that_was_never_started_starts_in_the_thread_that_it_was_given(
+async def test_task_assigned_before_its_start_starts_in_that_thread(
     desk: Desk,
 ) -> None:
     other = await begin(desk, "echo there")
@@ -112,7 +112,7 @@ async def test_task_that_was_never_started_starts_in_the_thread_that_it_was_give
 
 
 @pytest.mark.requirement("GR-6")
-async def test_task_moves_back_and_to_no_thread_of_others(desk: Desk) -> None:
+async def test_task_moves_back_and_not_to_a_thread_of_another_session_or_owner(desk: Desk) -> None:
     other = await begin(desk, "echo there")
     elsewhere = await begin(desk, "echo elsewhere")
     task = await fail_first(desk, other.session_id)

@@ -1,4 +1,4 @@
-"""No attempt of a task begins while another one has to complete first, whatever its status was when that was said."""
+"""No attempt of a task starts while a blocker is open, whatever its status was when the blocker was linked."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ async def make_blocked(desk: Desk, task_id: str) -> str:
 
 
 async def refuse(desk: Desk, method: str, task_id: str, blocker: str) -> None:
-    """The command is refused, and the blocker named."""
+    """The command is refused and the error names the blocker."""
     words = {"reason": "now"} if method == "retry_task" else {}
     with pytest.raises(UnsupportedOperation) as refused:
         await desk.do(method, taskId=task_id, **words)
     assert refused.value.details["blocker"] == blocker
 
 
-async def owe_attempt(desk: Desk, text: str) -> str:
-    """A task whose first attempt has failed and whose second one is owed in a minute."""
+async def schedule_retry(desk: Desk, text: str) -> str:
+    """Starts a task whose first attempt has failed and whose second attempt is due in a minute."""
     desk.house.policy = RetryPolicy(attempts=3, backoff_ms=60_000, backoff_max_ms=60_000)
     failed: list[str] = []
 
@@ -56,7 +56,7 @@ async def owe_attempt(desk: Desk, text: str) -> str:
 
 
 @pytest.mark.requirement("GR-2", "ST-9", "CMD-8")
-async def test_task_that_was_paused_when_it_was_linked_is_blocked_once_it_is_resumed(
+async def test_task_paused_when_it_was_linked_is_blocked_after_its_resume(
     desk: Desk,
 ) -> None:
     task_id = await desk.create("second")
@@ -75,7 +75,7 @@ async def test_task_that_was_paused_when_it_was_linked_is_blocked_once_it_is_res
 
 
 @pytest.mark.requirement("GR-2", "ST-9", "CMD-8")
-async def test_blocked_task_that_is_paused_goes_back_to_wait_or_on(desk: Desk) -> None:
+async def test_paused_blocked_task_resumes_to_blocked_or_accepted(desk: Desk) -> None:
     for unlinks_first in (False, True):
         task_id = await desk.create("second")
         blocker = await make_blocked(desk, task_id)
@@ -89,7 +89,7 @@ async def test_blocked_task_that_is_paused_goes_back_to_wait_or_on(desk: Desk) -
 
 
 @pytest.mark.requirement("GR-2")
-async def test_draft_that_waits_for_a_task_is_not_started(desk: Desk) -> None:
+async def test_draft_with_an_open_blocker_cannot_be_started(desk: Desk) -> None:
     task_id = await desk.create("second", draft=True)
     blocker = await make_blocked(desk, task_id)
     await refuse(desk, "start_task", task_id, blocker)
@@ -97,8 +97,8 @@ async def test_draft_that_waits_for_a_task_is_not_started(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("GR-2", "ST-9")
-async def test_attempt_that_is_owed_waits_for_a_blocker_and_begins_without_it(desk: Desk) -> None:
-    task_id = await owe_attempt(desk, "work")
+async def test_due_attempt_waits_for_a_blocker_and_starts_once_it_is_unlinked(desk: Desk) -> None:
+    task_id = await schedule_retry(desk, "work")
     blocker = await make_blocked(desk, task_id)
     assert (await desk.record(task_id)).status is Status.BLOCKED
     await desk.house.come_due("retry", task_id, after_ms=61_000)
@@ -111,8 +111,8 @@ async def test_attempt_that_is_owed_waits_for_a_blocker_and_begins_without_it(de
 
 
 @pytest.mark.requirement("CMD-8", "ST-10")
-async def test_attempt_that_is_owed_does_not_begin_while_its_task_is_paused(desk: Desk) -> None:
-    task_id = await owe_attempt(desk, "pause")
+async def test_due_attempt_does_not_start_while_its_task_is_paused(desk: Desk) -> None:
+    task_id = await schedule_retry(desk, "pause")
     await desk.do("pause_task", taskId=task_id)
     await desk.house.come_due("retry", task_id, after_ms=61_000)
     record = await desk.record(task_id)
@@ -123,7 +123,7 @@ async def test_attempt_that_is_owed_does_not_begin_while_its_task_is_paused(desk
 
 
 @pytest.mark.requirement("GR-2", "CMD-10")
-async def test_task_that_failed_is_not_tried_again_before_its_blocker_completes(desk: Desk) -> None:
+async def test_failed_task_is_not_retried_before_its_blocker_completes(desk: Desk) -> None:
     task_id = await desk.start("fail at it")
     await desk.until(task_id, Status.FAILED)
     blocker = await make_blocked(desk, task_id)
@@ -133,10 +133,10 @@ async def test_task_that_failed_is_not_tried_again_before_its_blocker_completes(
 
 
 @pytest.mark.requirement("GR-2", "ST-9")
-async def test_attempt_owed_beside_a_blocker_that_an_older_version_stored_is_held_when_it_is_due(
+async def test_due_attempt_is_held_by_a_blocker_that_an_older_version_stored(
     desk: Desk,
 ) -> None:
-    task_id = await owe_attempt(desk, "old")
+    task_id = await schedule_retry(desk, "old")
     blocker = await desk.create("first")
     ref = EntityRef(EntityKind.TASK, task_id)
     edge = TaskDependencyUpdated(f"blocked_by:{blocker}", "blocked_by", blocker, "open")
@@ -157,10 +157,10 @@ async def test_attempt_owed_beside_a_blocker_that_an_older_version_stored_is_hel
 
 @pytest.mark.requirement("GR-2", "ST-9")
 @pytest.mark.parametrize("way", ["completed", "unlinked"])
-async def test_task_that_waited_in_line_when_it_was_blocked_begins_once_it_is_free(
+async def test_queued_task_that_was_blocked_starts_once_it_is_unblocked(
     desk: Desk, way: str
 ) -> None:
-    """Its turn came and went while it was blocked; nobody else asks for the agent, whose queue is empty by then."""
+    """Its queue turn passes while it is blocked. No other task is queued for the agent, so its queue is then empty."""
     house = desk.house
     await house.service.execute(OWNER, PauseAgent("echo"), None)
     task_id = await desk.start("second")
@@ -169,12 +169,12 @@ async def test_task_that_waited_in_line_when_it_was_blocked_begins_once_it_is_fr
     assert (await desk.record(task_id)).status is Status.BLOCKED
     await house.service.execute(OWNER, ResumeAgent("echo"), None)
 
-    async def is_nobody_in_line() -> bool:
+    async def is_queue_empty() -> bool:
         return await house.store.queues.count(["echo"]) == [0]
 
-    await wait_until(is_nobody_in_line, 10, "its turn has come")
+    await wait_until(is_queue_empty, 10, "its turn has come")
     await house.come_due("queued", task_id, after_ms=0)
-    later_ms = await read_owed(desk, task_id)
+    later_ms = await read_due_ms(desk, task_id)
     assert later_ms > house.clock.now_ms(), "while it is blocked it is looked at now and then"
     if way == "completed":
         await desk.do("start_task", taskId=blocker)
@@ -185,15 +185,15 @@ async def test_task_that_waited_in_line_when_it_was_blocked_begins_once_it_is_fr
     else:
         await desk.do("unlink_tasks", taskId=blocker, kind="blocks", target=task_id)
     assert (await desk.record(task_id)).status is Status.QUEUED
-    owed_ms = await read_owed(desk, task_id)
+    owed_ms = await read_due_ms(desk, task_id)
     assert owed_ms <= house.clock.now_ms()
     assert owed_ms < later_ms, "it is looked at now"
     await house.come_due("queued", task_id, after_ms=0)
     await desk.until(task_id, Status.COMPLETED)
 
 
-async def read_owed(desk: Desk, task_id: str) -> float:
-    """When a task in line is looked at, in milliseconds."""
+async def read_due_ms(desk: Desk, task_id: str) -> float:
+    """Returns the due time of the queued task, in milliseconds."""
     return float((await desk.house.due(task_id))[f"queued:{task_id}"])
 
 

@@ -1,4 +1,4 @@
-"""One verb for many tasks: all of them or none, as their number says, and each judged for itself."""
+"""One verb for many tasks: refused when the number differs from the expected one, and checked for each task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def start(desk: Desk, count: int, title: str = "report") -> list[str]:
     return tasks
 
 
-async def test_every_task_that_matches_is_cancelled(desk: Desk) -> None:
+async def test_every_matching_task_is_cancelled(desk: Desk) -> None:
     wanted, other = await start(desk, 3), await start(desk, 1, "tides")
     answer: Any = await desk.do(
         "change_tasks", verb="cancel", filter={"text": "report"}, expect=3, reason="enough"
@@ -33,7 +33,7 @@ async def test_every_task_that_matches_is_cancelled(desk: Desk) -> None:
     assert (await desk.record(other[0])).status is Status.WAITING_INPUT
 
 
-async def test_repeat_finds_what_is_done_done_and_what_matches_no_more_refused(desk: Desk) -> None:
+async def test_repeat_changes_nothing_and_a_changed_match_is_refused(desk: Desk) -> None:
     await start(desk, 2)
     given: Any = {"verb": "cancel", "filter": {"text": "report"}, "expect": 2}
     waiting: Any = {**given, "filter": {"status": ["waiting_input"]}}
@@ -44,7 +44,7 @@ async def test_repeat_finds_what_is_done_done_and_what_matches_no_more_refused(d
 
 
 @pytest.mark.parametrize("expect", [0, 1, 3])
-async def test_another_number_than_is_expected_changes_nothing(desk: Desk, expect: int) -> None:
+async def test_an_unexpected_number_of_matches_changes_nothing(desk: Desk, expect: int) -> None:
     tasks = await start(desk, 2)
     with pytest.raises(WriteConflict) as caught:
         await desk.do("change_tasks", verb="cancel", filter={"agent": "echo"}, expect=expect)
@@ -53,7 +53,7 @@ async def test_another_number_than_is_expected_changes_nothing(desk: Desk, expec
         assert (await desk.record(task)).status is Status.WAITING_INPUT
 
 
-async def test_task_that_does_not_take_the_verb_stops_no_other(desk: Desk) -> None:
+async def test_a_task_that_refuses_the_verb_does_not_stop_the_others(desk: Desk) -> None:
     [going] = await start(desk, 1)
     done = await desk.start("echo done", title="report")
     await desk.until(done, Status.COMPLETED)
@@ -65,7 +65,7 @@ async def test_task_that_does_not_take_the_verb_stops_no_other(desk: Desk) -> No
 
 
 @pytest.mark.requirement("MK-12")
-async def test_cancel_of_tasks_by_their_ids_is_answered_for_each_whatever_it_is(
+async def test_cancel_by_task_ids_reports_the_result_of_each_id(
     desk: Desk,
 ) -> None:
     going = await start(desk, 2)
@@ -85,8 +85,8 @@ async def test_cancel_of_tasks_by_their_ids_is_answered_for_each_whatever_it_is(
         "the one of yesterday": "invalid_input",
         "": "invalid_input",
     }
-    told = {one["taskId"]: one["message"] for one in answer["unchanged"]}
-    assert ("completed" in told[done], "cancelled" in told[stopped]) == (True, True)
+    messages = {one["taskId"]: one["message"] for one in answer["unchanged"]}
+    assert ("completed" in messages[done], "cancelled" in messages[stopped]) == (True, True)
     for task in going:
         await desk.until(task, Status.CANCELLED)
     assert (await desk.record(done)).status is Status.COMPLETED
@@ -94,7 +94,7 @@ async def test_cancel_of_tasks_by_their_ids_is_answered_for_each_whatever_it_is(
     assert alone == {done: "already_done", stopped: "already_cancelled"}
 
 
-async def test_ids_of_another_caller_are_as_unknown_as_those_of_nobody(desk: Desk) -> None:
+async def test_task_ids_of_another_caller_are_reported_as_unknown(desk: Desk) -> None:
     [going] = await start(desk, 1)
     given: Any = {"verb": "cancel", "filter": {"taskIds": [going]}, "expect": 1}
     answer: Any = await desk.do("change_tasks", None, BOB, **given)
@@ -110,7 +110,7 @@ async def test_ids_of_another_caller_are_as_unknown_as_those_of_nobody(desk: Des
         ({}, 2, WriteConflict),
     ],
 )
-async def test_ids_stand_alone_and_are_as_many_as_is_expected(
+async def test_task_ids_exclude_other_filters_and_match_the_expected_number(
     desk: Desk, members: JsonObject, expect: int, error: type[Exception]
 ) -> None:
     [going] = await start(desk, 1)
@@ -121,13 +121,13 @@ async def test_ids_stand_alone_and_are_as_many_as_is_expected(
     assert (await desk.record(going)).status is Status.WAITING_INPUT
 
 
-async def test_tasks_of_others_match_no_filter(desk: Desk) -> None:
+async def test_tasks_of_other_owners_match_no_filter(desk: Desk) -> None:
     await start(desk, 1)
     answer: Any = await desk.do("change_tasks", None, BOB, verb="cancel", filter={}, expect=0)
     assert answer["matched"] == 0
 
 
-async def test_failed_tasks_are_tried_again(desk: Desk) -> None:
+async def test_failed_tasks_are_retried(desk: Desk) -> None:
     tasks = [await desk.start("fail") for _ in range(2)]
     for task in tasks:
         await desk.until(task, Status.FAILED)
@@ -139,7 +139,7 @@ async def test_failed_tasks_are_tried_again(desk: Desk) -> None:
         assert (await desk.record(task)).status is not Status.FAILED
 
 
-async def test_tasks_are_tried_again_once_for_each_key(desk: Desk) -> None:
+async def test_tasks_are_retried_once_per_key(desk: Desk) -> None:
     tasks = [await desk.start("fail badly", title="report") for _ in range(2)]
     for task in tasks:
         await desk.until(task, Status.FAILED)
@@ -151,6 +151,6 @@ async def test_tasks_are_tried_again_once_for_each_key(desk: Desk) -> None:
         await desk.do("cancel_task", taskId=task)
 
 
-async def test_filter_with_another_member_is_refused(desk: Desk) -> None:
+async def test_filter_with_an_unknown_member_is_refused(desk: Desk) -> None:
     with pytest.raises(InvalidInput):
         await desk.do("change_tasks", verb="cancel", filter={"colour": "blue"}, expect=0)

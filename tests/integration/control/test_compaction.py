@@ -1,4 +1,4 @@
-"""A summary stands for what came up to the end of a turn, and all of that is still there (EVC-13, PRS-5, SNAP-6)."""
+"""A summary replaces the turns up to a boundary in the context; the events stay stored (EVC-13, PRS-5, SNAP-6)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ async def ask(turn: Turn) -> None:
 
 
 @pytest.mark.requirement("EVC-13", "PRS-5", "CMD-30")
-async def test_a_summary_stands_for_turns_while_what_is_asked_in_them_stays_open(
+async def test_a_summary_replaces_turns_while_their_questions_stay_open(
     desk: Desk,
 ) -> None:
-    # That an agent that waits is looked at is a fact as well.
+    # Polling a waiting agent writes facts too: make it rare.
     desk.house.timeouts = replace(desk.house.timeouts, parked_poll_s=30.0, parked_poll_max_s=30.0)
     one = (await say(desk, "echo 1"))[0]
     desk.house.peer.next(ask)
@@ -67,7 +67,9 @@ async def test_a_summary_stands_for_turns_while_what_is_asked_in_them_stays_open
 
 
 @pytest.mark.requirement("EVC-13")
-async def test_a_summary_that_cannot_be_stored_is_told_and_is_no_boundary(desk: Desk) -> None:
+async def test_a_summary_that_cannot_be_stored_is_a_failed_compaction_without_a_boundary(
+    desk: Desk,
+) -> None:
     (one,) = await say(desk, "echo 1")
     head = len(await desk.house.events(one))
     desk.house.blobs.away = True
@@ -86,7 +88,7 @@ async def test_a_summary_that_cannot_be_stored_is_told_and_is_no_boundary(desk: 
 
 
 @pytest.mark.requirement("EVC-13")
-async def test_words_of_an_agent_are_taken_from_its_artifact(desk: Desk) -> None:
+async def test_a_summary_by_an_agent_is_read_from_its_artifact(desk: Desk) -> None:
     one, two = await say(desk, "echo 1", "echo boats in the harbour")
     (artifact,) = (await desk.house.record(two)).artifacts
     named: JsonObject = {"taskId": two.facade, "artifactId": artifact.artifact_id}
@@ -110,7 +112,7 @@ async def test_words_of_an_agent_are_taken_from_its_artifact(desk: Desk) -> None
 
 
 @pytest.mark.requirement("EVC-13", "PRS-5")
-async def test_what_is_no_boundary_or_no_summary_is_refused_and_nothing_is_written(
+async def test_invalid_boundary_or_summary_is_refused_and_nothing_is_written(
     desk: Desk,
 ) -> None:
     one, two = await say(desk, "echo 1", "echo 2")
@@ -130,7 +132,7 @@ async def test_what_is_no_boundary_or_no_summary_is_refused_and_nothing_is_writt
             "compact_thread", None, BOB, threadId=one.thread_id, toTurn=two.turn_id, text="x"
         )
     assert await read_types(desk, one, head) == []
-    # A thread that goes back leaves summaries of what it leaves, and none of what it keeps.
+    # A rollback drops the summaries of the turns that it removes, and keeps the others.
     await sum_up(desk, two)
     await go_back(desk, one)
     compactions = (await read_thread(desk, one.thread_id)).compactions or ()

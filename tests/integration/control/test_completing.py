@@ -1,4 +1,4 @@
-"""Completing a task by command while a fact is missing: refused by its name, and done once it is there (CMD-11)."""
+"""Completing a task by command while a fact is missing: refused by name, and done once the fact is there (CMD-11)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def shelf(desk: Desk) -> AsyncGenerator[FileServer]:
-    """Where the agent puts its files, which the house fetches."""
+async def agent_files(desk: Desk) -> AsyncGenerator[FileServer]:
+    """Serves the files that the agent names and the house fetches."""
     async with FileServer() as server:
         terms = {"fetch": True, "allow": [server.url]}
         desk.house.outputs.reload(read_output_terms(OutputSettings.model_validate(terms)))
@@ -27,15 +27,15 @@ async def shelf(desk: Desk) -> AsyncGenerator[FileServer]:
 
 
 @pytest.mark.requirement("CMD-11", "CMD-30", "I5")
-async def test_task_is_completed_by_command_once_its_file_is_here(
-    desk: Desk, shelf: FileServer
+async def test_task_is_completed_by_command_once_its_file_is_stored(
+    desk: Desk, agent_files: FileServer
 ) -> None:
     async def bring(turn: Turn) -> None:
         task = await turn.open()
-        task.artifact([{"url": f"{shelf.url}/r.pdf", "mediaType": "application/pdf"}])
+        task.artifact([{"url": f"{agent_files.url}/r.pdf", "mediaType": "application/pdf"}])
         await turn.status("COMPLETED")
 
-    shelf.files["/r.pdf"] = File(status=503)
+    agent_files.files["/r.pdf"] = File(status=503)
     desk.house.peer.next(bring)
     task_id = await desk.start()
     record = await desk.until(task_id, Status.WAITING_RESOURCE)
@@ -44,7 +44,7 @@ async def test_task_is_completed_by_command_once_its_file_is_here(
         await desk.do("complete_task", "c", taskId=task_id)
     assert refused.value.details["missing"] == f"artifact {artifact.artifact_id} is not stored"
     assert (await desk.record(task_id)).status is Status.WAITING_RESOURCE
-    shelf.files["/r.pdf"] = File(b"%PDF-1.7")
+    agent_files.files["/r.pdf"] = File(b"%PDF-1.7")
     first = await desk.do("complete_task", "c", taskId=task_id)
     again = await desk.do("complete_task", "c", taskId=task_id)
     assert (first["repeated"], again["repeated"]) == (False, True)

@@ -1,4 +1,4 @@
-"""Conditions that a task gets by command, beside those that the configuration has for its agent (TR-13)."""
+"""Acceptance criteria set on a task by command, in addition to those configured for its agent (TR-13)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def bring_report(turn: Turn) -> None:
 
 
 @pytest.mark.requirement("TR-13", "CMD-4")
-async def test_a_created_task_is_held_to_its_own_conditions_and_to_those_of_its_agent(
+async def test_a_task_must_meet_its_own_criteria_and_those_of_its_agent(
     desk: Desk,
 ) -> None:
     desk.house.acceptance = (REPORT,)
@@ -37,7 +37,7 @@ async def test_a_created_task_is_held_to_its_own_conditions_and_to_those_of_its_
 
 
 @pytest.mark.requirement("TR-13", "CMD-5")
-async def test_new_conditions_do_not_take_away_what_the_configuration_wants(desk: Desk) -> None:
+async def test_new_criteria_do_not_remove_the_configured_ones(desk: Desk) -> None:
     desk.house.acceptance = (REPORT,)
     desk.house.peer.next(bring_report)
     task_id = await desk.create(acceptance=[PDF])
@@ -48,7 +48,7 @@ async def test_new_conditions_do_not_take_away_what_the_configuration_wants(desk
 
 
 @pytest.mark.parametrize("wanted", [[{"artefact": {}}], [{"schema": {"type": "none"}}]])
-async def test_conditions_that_are_none_are_refused_by_name(desk: Desk, wanted: Json) -> None:
+async def test_invalid_criteria_are_refused_by_name(desk: Desk, wanted: Json) -> None:
     with pytest.raises(InvalidInput, match=r"acceptance\[0\]"):
         await desk.create(acceptance=wanted)
     task_id = await desk.create()
@@ -57,7 +57,7 @@ async def test_conditions_that_are_none_are_refused_by_name(desk: Desk, wanted: 
 
 
 @pytest.mark.requirement("CMD-8", "CMD-11")
-async def test_a_reviewed_task_that_is_paused_completes_only_when_it_goes_on(desk: Desk) -> None:
+async def test_a_paused_task_under_review_completes_only_after_its_resume(desk: Desk) -> None:
     desk.house.peer.next(bring_report)
     task_id = await desk.start(acceptance=[REVIEW])
     record = await desk.until(task_id, Status.WAITING_PERMISSION)

@@ -1,4 +1,4 @@
-"""Constraints of a task: what may not begin is refused, what goes beyond them is stopped, and both say which it was."""
+"""Constraints of a task: a start that violates one is refused, work that exceeds one is stopped, both name it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from passerelle.core.payloads.task import TaskCancelled
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
-from tests.integration.control.stories import ask_leave, is_known
+from tests.integration.control.scenarios import ask_leave, is_known
 from tests.support.desk import Desk
 from tests.support.scripted_behaviours import silent
 from tests.support.scripted_tasks import Turn
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
         ("permission", "always"),
     ],
 )
-async def test_a_constraint_of_another_form_is_refused_by_name(
+async def test_a_malformed_constraint_is_refused_by_name(
     desk: Desk, name: str, value: Json
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -46,7 +46,7 @@ async def test_a_constraint_of_another_form_is_refused_by_name(
 @pytest.mark.parametrize(
     ("name", "value"), [("agents", ["other"]), ("hosts", ["agents.example.com"])]
 )
-async def test_an_agent_that_may_not_work_on_a_task_is_sent_nothing(
+async def test_an_agent_excluded_by_a_constraint_is_sent_nothing(
     desk: Desk, name: str, value: Json
 ) -> None:
     task_id = await desk.create(constraints={name: value})
@@ -58,7 +58,7 @@ async def test_an_agent_that_may_not_work_on_a_task_is_sent_nothing(
 
 
 @pytest.mark.requirement("TR-11")
-async def test_no_further_attempt_begins_at_an_agent_that_may_not_work_on_the_task(
+async def test_no_further_attempt_starts_at_an_excluded_agent(
     desk: Desk,
 ) -> None:
     desk.house.policy = RetryPolicy(fallback=("other",))
@@ -72,7 +72,7 @@ async def test_no_further_attempt_begins_at_an_agent_that_may_not_work_on_the_ta
 
 
 @pytest.mark.requirement("TR-11", "TEV-13")
-async def test_an_attempt_lasts_no_longer_than_the_task_lets_it(desk: Desk) -> None:
+async def test_an_attempt_is_limited_by_max_seconds(desk: Desk) -> None:
     task_id = await desk.start("silent", constraints={"maxSeconds": 30})
     await is_known(desk, task_id)
     assert (await desk.record(task_id)).attempts[-1].retry_policy.total_timeout_ms == 30_000
@@ -84,7 +84,7 @@ async def test_an_attempt_lasts_no_longer_than_the_task_lets_it(desk: Desk) -> N
 
 
 async def expect_stopped(desk: Desk, task_id: str, name: str) -> TaskRecord:
-    """The gateway itself has stopped a task, and says why."""
+    """The gateway itself has cancelled the task and names the constraint."""
     record = await desk.until(task_id, Status.CANCELLED)
     assert (record.cancel_source, record.cancel_requested_by) == ("runtime", "gateway")
     events = await desk.events(task_id)
@@ -103,7 +103,7 @@ async def expect_stopped(desk: Desk, task_id: str, name: str) -> TaskRecord:
     [({"maxOutputBytes": 1_000}, "text/plain"), ({"mediaTypes": ["text/plain"]}, "text/html")],
     ids=["maxOutputBytes", "mediaTypes"],
 )
-async def test_a_task_that_brings_what_it_may_not_is_stopped_at_the_agent(
+async def test_an_output_that_violates_a_constraint_stops_the_task_at_the_agent(
     desk: Desk, constraint: JsonObject, type_: str
 ) -> None:
     async def write(turn: Turn) -> None:
@@ -126,7 +126,7 @@ async def test_a_task_that_brings_what_it_may_not_is_stopped_at_the_agent(
 
 
 @pytest.mark.requirement("TR-11", "ST-13")
-async def test_a_task_that_is_done_with_more_than_it_may_bring_does_not_complete(
+async def test_a_finished_task_with_too_large_an_output_does_not_complete(
     desk: Desk,
 ) -> None:
     task_id = await desk.start("big", constraints={"maxOutputBytes": 1_000})
@@ -135,7 +135,7 @@ async def test_a_task_that_is_done_with_more_than_it_may_bring_does_not_complete
 
 
 @pytest.mark.requirement("TR-11", "ST-13")
-async def test_a_task_that_may_ask_nobody_is_stopped_when_its_agent_asks(desk: Desk) -> None:
+async def test_a_task_without_permission_to_ask_is_stopped_when_its_agent_asks(desk: Desk) -> None:
     desk.house.peer.next(ask_leave)
     task_id = await desk.start(constraints={"permission": "never"})
     await desk.until(task_id, Status.CANCELLING)

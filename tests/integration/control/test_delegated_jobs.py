@@ -1,4 +1,4 @@
-"""Jobs that a task delegates: what the task knows of them, and that they stop with it, over a real engine."""
+"""Jobs that a task delegates, over a real engine: the edges and facts of both, and that the job stops with the task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bench(desk: Desk) -> Bench:
 
 
 async def list_delegated(desk: Desk, task_id: str) -> list[tuple[str, str, int | None]]:
-    """What a task has said that it delegates: kind, target, and how many items."""
+    """Returns what the task's events report as delegated: kind, target, number of items."""
     said = [event.fact.payload for event in await desk.events(task_id)]
     return [
         (one.target_kind, one.target, one.items) for one in said if isinstance(one, TaskDelegated)
@@ -47,7 +47,7 @@ async def list_delegated(desk: Desk, task_id: str) -> list[tuple[str, str, int |
 
 
 async def open_task(desk: Desk, **params: Json) -> str:
-    """A task that goes on by itself while what it delegates goes on."""
+    """Starts a task that stays open while its delegated work runs."""
     task_id = await desk.start(WAITS, **params)
     await desk.until(task_id, Status.WAITING_INPUT)
     return task_id
@@ -67,7 +67,7 @@ async def count_sent(bench: Bench, words: str) -> int:
 
 
 @pytest.mark.requirement("TEV-18", "EXT-9", "GR-1", "SNAP-12")
-async def test_task_names_the_job_that_it_delegates_and_the_job_its_task(bench: Bench) -> None:
+async def test_task_names_its_delegated_job_and_the_job_its_task(bench: Bench) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
     plain = await bench.make(["echo alone"])
     job = await bench.make(["echo one", "echo two", WAITS], parentTaskId=parent, mostFailed=1)
@@ -104,7 +104,7 @@ async def test_task_names_the_job_that_it_delegates_and_the_job_its_task(bench: 
 
 
 @pytest.mark.requirement("TEV-18")
-async def test_each_thing_that_a_task_delegates_is_said_by_its_kind(bench: Bench) -> None:
+async def test_each_delegation_of_a_task_is_reported_by_its_kind(bench: Bench) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
     child = await desk.create("a part of it", parentTaskId=parent)
     spawned: Any = await desk.do(
@@ -121,7 +121,7 @@ async def test_each_thing_that_a_task_delegates_is_said_by_its_kind(bench: Bench
 
 
 @pytest.mark.requirement("PO-4")
-async def test_counters_are_what_is_counted_again_from_the_log(bench: Bench) -> None:
+async def test_counters_equal_a_recount_from_the_log(bench: Bench) -> None:
     desk = bench.desk
 
     async def work(turn: Turn) -> None:
@@ -139,9 +139,15 @@ async def test_counters_are_what_is_counted_again_from_the_log(bench: Bench) -> 
         for items in (1, 4)
     ]
     over = await bench.make(["echo hello"], agents=["echo", "other"], parentTaskId=parent)
-    told: dict[str, Json] = {"tests": 3, "files": 1, "items": 7, "jobItems": 99, "childTasks": 99}
+    counters: dict[str, Json] = {
+        "tests": 3,
+        "files": 1,
+        "items": 7,
+        "jobItems": 99,
+        "childTasks": 99,
+    }
     await desk.do("append_task_progress", taskId=parent, counters={"tests": 1, "files": 1})
-    await desk.do("append_task_progress", taskId=parent, counters=told)
+    await desk.do("append_task_progress", taskId=parent, counters=counters)
     await desk.do("unlink_tasks", taskId=parent, kind="child", target=second)
     for job in (*jobs, over):
         await bench.finish(job)
@@ -180,10 +186,10 @@ async def test_counters_are_what_is_counted_again_from_the_log(bench: Bench) -> 
     reports = [one.counters for one in said if isinstance(one, TaskProgress) if one.counters]
     last = {name: number for report in reports for name, number in report.items()}
     for name in ("tests", "files", "items"):
-        assert counted[name] == last[name] == told[name]
+        assert counted[name] == last[name] == counters[name]
 
 
-# ---------------------------------------------------------------- once, whoever dies
+# ---------------------------------------------------------------- exactly once, across crashes
 
 
 @pytest.mark.requirement("TEV-18")
@@ -206,7 +212,7 @@ async def test_repeated_key_delegates_once_also_when_the_task_has_ended(bench: B
     assert f"job:{job}" not in await bench.house.due(job)
 
 
-def die_behind_the_job(bench: Bench) -> None:
+def die_after_the_job(bench: Bench) -> None:
     async def die(batch: Batch) -> None:
         if any(event.type == "job.created" for event in batch.events):
             bench.house.log.refuses_writes = True
@@ -216,12 +222,12 @@ def die_behind_the_job(bench: Bench) -> None:
 
 @pytest.mark.requirement("TEV-18", "AP-5")
 @pytest.mark.parametrize("mended_by", ["visit", "repeat"])
-async def test_death_between_job_and_fact_is_mended_before_anything_begins(
+async def test_crash_between_job_and_delegation_fact_is_repaired_before_any_item_starts(
     bench: Bench, mended_by: str
 ) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
     given: dict[str, Json] = {"title": "t", "agents": ["echo"], "inputs": ["echo one"]}
-    die_behind_the_job(bench)
+    die_after_the_job(bench)
     made: Any = await desk.do("submit_job", "k", parentTaskId=parent, **given)
     job = made["job"]["jobId"]
     assert await list_delegated(desk, parent) == []
@@ -237,7 +243,7 @@ async def test_death_between_job_and_fact_is_mended_before_anything_begins(
 
 
 @pytest.mark.requirement("EXT-9")
-async def test_job_that_is_tried_again_opens_its_edge_again(bench: Bench) -> None:
+async def test_retried_job_reopens_its_edge(bench: Bench) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
     job = await bench.make(["fail", "echo ok"], parentTaskId=parent, mostFailed=1)
     assert (await bench.finish(job))["status"] == "completed"
@@ -257,11 +263,13 @@ async def test_job_that_is_tried_again_opens_its_edge_again(bench: Bench) -> Non
     await bench.visit(job)
 
 
-# ---------------------------------------------------------------- tasks that take no job
+# ---------------------------------------------------------------- tasks that accept no job
 
 
 @pytest.mark.requirement("EXT-9", "GR-11")
-async def test_task_that_takes_no_child_takes_no_job_and_nothing_is_stored(bench: Bench) -> None:
+async def test_task_that_accepts_no_child_accepts_no_job_and_nothing_is_stored(
+    bench: Bench,
+) -> None:
     desk = bench.desk
     ended = await desk.start("echo done")
     await desk.until(ended, Status.COMPLETED)
@@ -296,12 +304,12 @@ async def test_task_that_takes_no_child_takes_no_job_and_nothing_is_stored(bench
         assert listed["jobs"] == []
 
 
-# ---------------------------------------------------------------- what stops with the task
+# ---------------------------------------------------------------- cancellation of the task
 
 
 @pytest.mark.requirement("GR-11", "CMD-9", "CMD-24")
 @pytest.mark.parametrize("levels", [0, 1])
-async def test_job_stops_with_the_tree_that_it_stands_in(bench: Bench, levels: int) -> None:
+async def test_job_is_cancelled_with_its_task_tree(bench: Bench, levels: int) -> None:
     desk, top = bench.desk, await open_task(bench.desk)
     parent = top
     for _ in range(levels):
@@ -339,7 +347,7 @@ async def test_job_stops_with_the_tree_that_it_stands_in(bench: Bench, levels: i
 
 @pytest.mark.requirement("GR-11")
 @pytest.mark.parametrize("propagation", ["none", "active_run"])
-async def test_nothing_of_a_job_begins_below_a_task_that_was_cancelled_alone(
+async def test_no_item_starts_below_a_task_that_was_cancelled_alone(
     bench: Bench, propagation: str
 ) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
@@ -365,12 +373,12 @@ async def test_nothing_of_a_job_begins_below_a_task_that_was_cancelled_alone(
 @pytest.mark.parametrize("propagation", ["none", "subtree"])
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("moment", ["job.created", "task.delegated"])
-async def test_job_that_is_made_as_its_task_is_cancelled_starts_nothing(
+async def test_job_submitted_while_its_task_is_cancelled_starts_nothing(
     bench: Bench, *, moment: str, propagation: str, answers: bool
 ) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
     log = bench.house.log
-    bench.house.peer.on_cancel = "ignored"  # so that a task with a run is only about to end
+    bench.house.peer.on_cancel = "ignored"  # # a task with a run then stays in CANCELLING
 
     async def cancel(batch: Batch) -> None:
         if any(event.type == moment for event in batch.events):
@@ -386,7 +394,7 @@ async def test_job_that_is_made_as_its_task_is_cancelled_starts_nothing(
     made: Any = await desk.do("submit_job", "k", parentTaskId=parent, **given)
     job = made["job"]["jobId"]
     if answers:
-        assert made["job"]["status"] == "cancelled", "its caller is told at once"
+        assert made["job"]["status"] == "cancelled", "the response reports it at once"
     else:
         log.after_append, log.refuses_writes = None, False
         await bench.house.restart()
@@ -400,7 +408,7 @@ async def test_job_that_is_made_as_its_task_is_cancelled_starts_nothing(
 
 
 @pytest.mark.requirement("GR-11", "CMD-9")
-async def test_wish_to_stop_a_tree_finds_a_job_that_is_made_just_before_it(bench: Bench) -> None:
+async def test_cancel_of_a_tree_finds_a_job_submitted_just_before_it(bench: Bench) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
     made = list[str]()
 
@@ -419,7 +427,7 @@ async def test_wish_to_stop_a_tree_finds_a_job_that_is_made_just_before_it(bench
 
 
 @pytest.mark.requirement("GR-11")
-async def test_task_that_ends_before_it_knows_of_its_job_has_none(bench: Bench) -> None:
+async def test_job_of_a_task_that_ends_first_is_cancelled(bench: Bench) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
 
     async def end(batch: Batch) -> None:
@@ -437,7 +445,7 @@ async def test_task_that_ends_before_it_knows_of_its_job_has_none(bench: Bench) 
 
 
 @pytest.mark.requirement("GR-11")
-async def test_gateway_that_dies_over_a_cancelled_tree_leaves_no_job_that_goes_on(
+async def test_crash_during_the_cancel_of_a_tree_leaves_no_running_job(
     bench: Bench,
 ) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
@@ -462,7 +470,7 @@ async def test_gateway_that_dies_over_a_cancelled_tree_leaves_no_job_that_goes_o
     due = await bench.house.due(parent)
     row = DueRow(f"subtree:{parent}", due[f"subtree:{parent}"])
     cancelling = bench.house.parts.tasks.cancelling
-    for _ in range(2):  # as a row that is found again by another instance
+    for _ in range(2):  # # a second instance may handle the same row
         await cancelling.on_due(shard_of(parent), row, keep)
     assert (await bench.show(job))["status"] == "cancelled"
     assert (await find_cancelled(bench, job)).actor == "ada"

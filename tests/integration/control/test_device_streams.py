@@ -1,4 +1,4 @@
-"""Acknowledging and coming back without a link that stays, over the service that HTTP and channels share (CMD-25)."""
+"""Acknowledging and reconnecting without an open channel, by the service that HTTP and channels share (CMD-25)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def reconnect(
 
 
 async def cursors(house: House, accepted: TurnAccepted) -> list[str]:
-    """The cursor after each stored event, from the first on."""
+    """Returns the cursor after each stored event, from the first on."""
     stream = StreamRef(StreamKind.SESSION, accepted.session_id)
     head = await house.store.log.read_head(stream)
     assert head is not None
@@ -64,7 +64,7 @@ def sequences(events: tuple[JsonObject, ...]) -> list[int]:
 
 
 @pytest.mark.requirement("CMD-25", "CHN-3", "CHN-5")
-async def test_a_device_comes_back_to_the_state_and_the_events_after_its_ack(house: House) -> None:
+async def test_a_device_resumes_after_its_ack_with_the_snapshot_and_events(house: House) -> None:
     accepted, _ = await house.talk("chunks 5")
     stream = f"session:{accepted.session_id}"
     known = await cursors(house, accepted)
@@ -86,7 +86,7 @@ async def test_a_device_comes_back_to_the_state_and_the_events_after_its_ack(hou
 
 
 @pytest.mark.requirement("CMD-25", "CHN-4")
-async def test_a_cursor_that_does_not_hold_is_repaired_by_the_snapshot(house: House) -> None:
+async def test_an_invalid_cursor_is_repaired_by_the_snapshot(house: House) -> None:
     accepted, _ = await house.talk("echo hello")
     stream = f"session:{accepted.session_id}"
     (*_, last) = await cursors(house, accepted)
@@ -108,22 +108,22 @@ async def test_a_cursor_that_does_not_hold_is_repaired_by_the_snapshot(house: Ho
 
 @pytest.mark.requirement("CMD-25")
 @pytest.mark.parametrize("cursor", [None, "0000000a.1.00000000", "nonsense"])
-async def test_a_stream_of_somebody_else_and_none_at_all_are_answered_alike(
+async def test_a_stream_of_another_owner_equals_an_unknown_one(
     house: House, cursor: str | None
 ) -> None:
     accepted, _ = await house.talk("echo hello")
-    told: set[str] = set()
+    messages: set[str] = set()
     for stream in (f"session:{accepted.session_id}", "session:se_none", f"task:{accepted.facade}"):
         with pytest.raises(NotFound) as refused:
             await reconnect(house, stream, cursor, who=BOB)
-        told.add(refused.value.message.replace(stream, "S"))
+        messages.add(refused.value.message.replace(stream, "S"))
         with pytest.raises(NotFound):
             await ack(house, stream, cursor or "0000000a.1.00000000", who=BOB)
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 @pytest.mark.requirement("CHN-12")
-async def test_a_question_is_the_first_thing_that_a_device_finds(house: House) -> None:
+async def test_an_open_question_sets_the_recovery_of_a_device(house: House) -> None:
     accepted = await house.send("ask Which one?")
     await house.hear(accepted)
     stream = f"session:{accepted.session_id}"
@@ -136,7 +136,7 @@ async def test_a_question_is_the_first_thing_that_a_device_finds(house: House) -
 @pytest.mark.parametrize(
     ("device", "tab"), [("phone", None), ("phone", "1"), ("ada@home #1", None)]
 )
-async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts(
+async def test_session_channels_show_cursors_remote_ids_and_pending_work(
     house: House, device: str, tab: str | None
 ) -> None:
     accepted = await house.send("ask Which one?")
@@ -169,7 +169,7 @@ async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts
 
 
 @pytest.mark.requirement("CHN-12", "PO-6")
-async def test_what_is_missing_is_not_said_to_be_idle(house: House) -> None:
+async def test_missing_stream_is_reported_as_missing_and_not_as_idle(house: House) -> None:
     accepted, _ = await house.talk("echo hello")
     recoveries = Recoveries(house.parts.writes, house.store.log, house.store.projections)
 
@@ -187,7 +187,7 @@ async def test_what_is_missing_is_not_said_to_be_idle(house: House) -> None:
 
 
 @pytest.mark.requirement("SNAP-13")
-async def test_each_device_is_shown_with_what_it_has_acknowledged_itself(house: House) -> None:
+async def test_each_device_is_shown_with_its_own_acknowledgement(house: House) -> None:
     accepted = await house.send("ask Which one?")
     await house.hear(accepted)
     known, stream = await cursors(house, accepted), f"session:{accepted.session_id}"

@@ -1,4 +1,4 @@
-"""Every status of a task and every task event: reached through the whole system, but for what is only read."""
+"""Every status of a task and every task event is reached through the whole system, except what readers derive."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads.task import TaskPayload
 from passerelle.core.task.status import Status
-from tests.integration.control.stories import BESIDES, STORIES, Story
+from tests.integration.control.scenarios import MORE_SCENARIOS, SCENARIOS, Scenario
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 
 READ: Final = {Status.ARCHIVED, EventType.TASK_ARCHIVED}
-"""What readers make of the place where a task stands: no story leads there (``tests/integration/archive``)."""
+"""Derived by readers when a task is archived: no scenario leads there (``tests/integration/archive``)."""
 EVENTS: Final = frozenset(payload.type for payload in get_args(TaskPayload))
 OF_A_RUN: Final = frozenset(event for event in EVENTS if event.startswith("task.attempt."))
 ROWS: Final = {
@@ -40,32 +40,35 @@ ROWS: Final = {
 }
 CASES: Final = [
     *(
-        pytest.param(status, told, id=status, marks=ROWS[status])
-        for status, told in STORIES.items()
+        pytest.param(status, scenario, id=status, marks=ROWS[status])
+        for status, scenario in SCENARIOS.items()
     ),
-    *(pytest.param(status, told, id=name) for name, (status, told) in BESIDES.items()),
+    *(
+        pytest.param(status, scenario, id=name)
+        for name, (status, scenario) in MORE_SCENARIOS.items()
+    ),
 ]
 
 
-def test_no_status_and_no_task_event_is_without_a_story() -> None:
-    stories = [*STORIES.values(), *(story for _, story in BESIDES.values())]
-    reached = {*STORIES, *(event for story in stories for event in story.tells)}
+def test_every_status_and_task_event_has_a_scenario() -> None:
+    scenarios = [*SCENARIOS.values(), *(scenario for _, scenario in MORE_SCENARIOS.values())]
+    reached = {*SCENARIOS, *(event for scenario in scenarios for event in scenario.emits)}
     assert reached | READ == {*Status, *EVENTS}
     assert not reached & READ
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("status", "story"), CASES)
+@pytest.mark.parametrize(("status", "scenario"), CASES)
 async def test_status_is_reached_and_its_events_name_their_task_and_run(
-    desk: Desk, status: Status, story: Story
+    desk: Desk, status: Status, scenario: Scenario
 ) -> None:
-    task_id = await story.run(desk)
+    task_id = await scenario.run(desk)
 
     async def read() -> bool:
         return (await desk.do("get_task_summary", taskId=task_id))["status"] == status
 
     await wait_until(read, 15, f"readers see that the task is {status}")
     events = [event for event in await desk.events(task_id) if event.type in EVENTS]
-    assert story.tells <= {event.type for event in events}
+    assert scenario.emits <= {event.type for event in events}
     runs = {attempt.run_id for attempt in (await desk.record(task_id)).attempts}
     assert {event.fact.scope.run_id for event in events if event.type in OF_A_RUN} == runs

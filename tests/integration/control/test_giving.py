@@ -1,4 +1,4 @@
-"""A task that changes its owner: whose it is right afterwards, everywhere, and when it stays whose it was (TEV-5)."""
+"""A task is transferred to another owner: the state afterwards everywhere, and when it is refused (TEV-5)."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ OTHERS: tuple[tuple[str, Principal], ...] = (
 
 
 async def is_listed(desk: Desk, who: Principal, task_id: str) -> bool:
-    """Whether a list over ``/v1`` has the task."""
+    """Whether a list over ``/v1`` contains the task."""
     found = cast("list[JsonObject]", (await desk.do("list_tasks", None, who))["tasks"])
     return task_id in {str(one["taskId"]) for one in found}
 
 
 async def read_rows(desk: Desk, who: Principal) -> set[str]:
-    """The rows of the stored lists of somebody, of tasks seen and not seen."""
+    """Returns the rows of an owner's stored lists, of shown and unshown tasks."""
     projections = desk.house.store.projections
     lists = [await projections.read_index(who.key, name, None, 100) for name in ("echo", UNSEEN)]
     return {facade for rows in lists for facade, _ in rows}
 
 
 async def start_shown(desk: Desk) -> str:
-    """A task whose agent is at it, and that callers see."""
+    """Starts a task that its agent works on and that callers see."""
     task_id = await desk.start("silent")
 
     async def is_shown() -> bool:
@@ -69,12 +69,12 @@ async def start_shown(desk: Desk) -> str:
 
 
 async def count_seen(desk: Desk, who: Principal) -> tuple[int, int]:
-    """How many tasks A2A shows somebody, and how many it says there are."""
+    """Returns the number of tasks that A2A lists for a caller, and the total that it reports."""
     page = await desk.house.service.read(who, ListTasks("echo"))
     return len(cast("list[JsonObject]", page["tasks"])), cast("int", page["totalSize"])
 
 
-async def test_the_event_says_the_old_and_the_new_owner_and_nothing_else(desk: Desk) -> None:
+async def test_the_event_holds_the_old_and_the_new_owner_and_nothing_else(desk: Desk) -> None:
     task_id = await desk.create()
     before = await desk.record(task_id)
     given = await desk.do("give_task", "g", PLAIN, taskId=task_id, owner="bob")
@@ -114,7 +114,7 @@ async def test_lists_and_counts_of_both_owners_are_right_at_once(desk: Desk) -> 
     assert await count_seen(desk, BOB) == (1, 1)
 
 
-async def test_a_row_that_stays_with_the_old_owner_is_found(desk: Desk) -> None:
+async def test_a_row_left_in_the_old_owners_list_is_found_by_verify(desk: Desk) -> None:
     task_id, store = await start_shown(desk), desk.house.store
     await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
     shard = EntityRef(EntityKind.TASK, task_id).shard
@@ -130,7 +130,7 @@ async def test_a_row_that_stays_with_the_old_owner_is_found(desk: Desk) -> None:
     assert listed == [False, True, True]
 
 
-async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(desk: Desk) -> None:
+async def test_the_old_owner_gets_the_answers_of_an_unknown_task(desk: Desk) -> None:
     task_id = await start_shown(desk)
     record = await desk.record(task_id)
     never = f"{task_id[:-4]}0000"
@@ -159,7 +159,7 @@ async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(desk:
         await access.grant(BOB, session, full=False)
 
 
-async def test_a_task_that_comes_back_is_as_if_it_had_never_been_away(desk: Desk) -> None:
+async def test_a_task_transferred_back_equals_one_that_was_never_transferred(desk: Desk) -> None:
     task_id = await start_shown(desk)
     record = await desk.record(task_id)
     await desk.do("give_task", "there", PLAIN, taskId=task_id, owner="bob")
@@ -173,7 +173,7 @@ async def test_a_task_that_comes_back_is_as_if_it_had_never_been_away(desk: Desk
     assert (again.owner, again.scope) == (record.owner, record.scope)
 
 
-async def test_a_key_that_is_used_again_gets_what_the_first_one_got(desk: Desk) -> None:
+async def test_a_reused_key_gets_the_first_result(desk: Desk) -> None:
     task_id = await desk.create()
     first = await desk.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
     again = await desk.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
@@ -185,7 +185,7 @@ async def test_a_key_that_is_used_again_gets_what_the_first_one_got(desk: Desk) 
     assert stored["version"] == first["version"]
 
 
-async def test_it_is_given_as_it_was_read_or_not_at_all(desk: Desk) -> None:
+async def test_transfer_at_an_outdated_version_is_refused(desk: Desk) -> None:
     task_id = await desk.create()
     read = await desk.do("get_task", taskId=task_id)
     await desk.do("update_task", taskId=task_id, title="boats")
@@ -197,14 +197,14 @@ async def test_it_is_given_as_it_was_read_or_not_at_all(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("who", [one[1] for one in OTHERS], ids=[one[0] for one in OTHERS])
-async def test_nobody_takes_a_task_that_is_not_theirs(desk: Desk, who: Principal) -> None:
+async def test_a_task_is_transferred_only_by_its_owner(desk: Desk, who: Principal) -> None:
     task_id = await desk.create()
     with pytest.raises(NotFound):
         await desk.do("give_task", None, who, taskId=task_id, owner="bob")
     assert (await desk.record(task_id)).owner == ADA.key
 
 
-async def test_who_operates_the_runtime_may_give_the_tasks_of_its_tenant(desk: Desk) -> None:
+async def test_operator_transfers_tasks_of_its_tenant(desk: Desk) -> None:
     task_id = await desk.create()
     operator = Principal("root", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
     await desk.do("give_task", None, operator, taskId=task_id, owner="bob")
@@ -213,7 +213,7 @@ async def test_who_operates_the_runtime_may_give_the_tasks_of_its_tenant(desk: D
         await desk.do("get_task", None, operator, taskId=task_id)
 
 
-async def test_it_is_given_to_somebody_who_is_known_only(desk: Desk) -> None:
+async def test_a_task_is_transferred_only_to_a_known_owner(desk: Desk) -> None:
     task_id = await desk.create()
     with pytest.raises(InvalidInput) as refused:
         await desk.do("give_task", taskId=task_id, owner="nobody")
@@ -223,7 +223,9 @@ async def test_it_is_given_to_somebody_who_is_known_only(desk: Desk) -> None:
     assert await desk.record(task_id) == before
 
 
-async def test_what_hangs_on_its_owner_is_not_given(desk: Desk) -> None:
+async def test_task_with_open_questions_or_relations_or_an_end_is_not_transferred(
+    desk: Desk,
+) -> None:
     asked = await desk.start("ask first")
     question = await desk.until(asked, Status.WAITING_INPUT)
     with pytest.raises(UnsupportedOperation) as refused:
@@ -245,7 +247,7 @@ async def test_what_hangs_on_its_owner_is_not_given(desk: Desk) -> None:
         assert (await desk.record(task_id)).owner == ADA.key
 
 
-async def test_what_is_to_be_unlinked_first_can_be(desk: Desk) -> None:
+async def test_an_edge_named_by_the_refusal_can_be_unlinked_first(desk: Desk) -> None:
     parent = await desk.create()
     child = await desk.create(parentTaskId=parent)
     with pytest.raises(UnsupportedOperation, match="unlink them first"):
@@ -257,7 +259,7 @@ async def test_what_is_to_be_unlinked_first_can_be(desk: Desk) -> None:
     assert (await desk.record(parent)).owner != ADA.key
 
 
-async def test_a_session_gives_away_so_many_tasks_and_no_more(
+async def test_transfers_out_of_a_session_are_limited(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(giving, "MAX_TRANSFERRED", 1)
@@ -269,7 +271,7 @@ async def test_a_session_gives_away_so_many_tasks_and_no_more(
     assert refused.value.details["why"] == "too_many_given"
 
 
-async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(desk: Desk) -> None:
+async def test_a_follower_over_a2a_gets_task_not_found_after_the_transfer(desk: Desk) -> None:
     task_id = await start_shown(desk)
     begun = asyncio.Event()
 
@@ -292,7 +294,7 @@ async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(de
         assert first["task"]["id"] == task_id
 
 
-async def test_what_the_agent_asks_afterwards_is_asked_of_the_new_owner(desk: Desk) -> None:
+async def test_questions_after_the_transfer_go_to_the_new_owner(desk: Desk) -> None:
     task_id = await desk.create("ask first")
     await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
     await desk.do("start_task", "s", BOB, taskId=task_id)

@@ -1,4 +1,4 @@
-"""The graph of tasks has no cycle, is not too deep, and no task has too many edges: each has a code of its own."""
+"""Limits of the task graph: no cycle, bounded depth, bounded edges per task; each refusal has its own code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def refuse(desk: Desk, limit: str, near: str, kind: str, far: str) -> None:
-    """The edge is refused at both ends, and none of these is changed."""
+    """The edge is refused from both ends and changes neither task."""
     before = [await desk.record(one) for one in (near, far)]
     mirrored = {"parent": "child", "child": "parent", "blocks": "blocked_by"}.get(kind, "blocks")
     for task_id, word, target in ((near, kind, far), (far, mirrored, near)):
@@ -29,12 +29,12 @@ async def refuse(desk: Desk, limit: str, near: str, kind: str, far: str) -> None
 
 @pytest.mark.requirement("GR-2")
 @pytest.mark.parametrize("length", [2, 3, 7])
-async def test_tasks_never_wait_for_each_other_in_a_circle(desk: Desk, length: int) -> None:
+async def test_tasks_cannot_wait_for_each_other_in_a_cycle(desk: Desk, length: int) -> None:
     ring = [await desk.create(f"step {n}") for n in range(length)]
     for earlier, later in pairwise(ring):
         await desk.do("link_tasks", taskId=later, kind="blocked_by", target=earlier)
     await refuse(desk, "cycle", ring[0], "blocked_by", ring[-1])
-    # Where one of the edges is gone there is no circle.
+    # Removing one edge opens the cycle.
     await desk.do("unlink_tasks", taskId=ring[1], kind="blocked_by", target=ring[0])
     await desk.do("link_tasks", taskId=ring[0], kind="blocked_by", target=ring[-1])
     assert (await desk.record(ring[0])).status is Status.BLOCKED
@@ -42,7 +42,7 @@ async def test_tasks_never_wait_for_each_other_in_a_circle(desk: Desk, length: i
 
 
 @pytest.mark.requirement("GR-1")
-async def test_no_task_stands_above_itself(desk: Desk) -> None:
+async def test_no_task_is_its_own_ancestor(desk: Desk) -> None:
     top = await desk.create("top")
     middle = await desk.create("middle", parentTaskId=top)
     last = await desk.create("last", parentTaskId=middle)
@@ -54,7 +54,7 @@ async def test_no_task_stands_above_itself(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("GR-1")
-async def test_tree_is_so_deep_and_no_deeper(desk: Desk) -> None:
+async def test_depth_of_a_tree_is_limited(desk: Desk) -> None:
     chain = [await desk.create("level 0")]
     for number in range(task_graph.MOST_ABOVE):
         chain.append(await desk.create(f"level {number + 1}", parentTaskId=chain[-1]))
@@ -72,7 +72,7 @@ async def test_tree_is_so_deep_and_no_deeper(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("GR-1", "GR-2")
-async def test_task_has_so_many_edges_of_a_kind_and_no_more(
+async def test_edges_of_one_kind_are_limited_per_task(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_graph, "MOST_EDGES", 3)
@@ -93,7 +93,7 @@ async def test_task_has_so_many_edges_of_a_kind_and_no_more(
 
 
 @pytest.mark.requirement("GR-2")
-async def test_of_two_edges_made_at_once_that_close_a_circle_not_both_stand(desk: Desk) -> None:
+async def test_concurrent_edges_that_close_a_cycle_are_not_both_stored(desk: Desk) -> None:
     refusals = 0
     for number in range(12):
         one, two = [await desk.create(f"{number} {name}") for name in ("one", "two")]
@@ -108,7 +108,7 @@ async def test_of_two_edges_made_at_once_that_close_a_circle_not_both_stand(desk
         refusals += len(refused)
         records = [await desk.record(task_id) for task_id in (one, two)]
         assert sum(record.blocker is not None for record in records) == 2 - len(refused)
-        # Both ends say the same, and who waits for nothing is not blocked.
+        # Both ends agree, and a task without an open dependency is not blocked.
         for record, far in zip(records, reversed(records), strict=True):
             blocks = any(edge.is_waited_for for edge in far.relationships)
             assert blocks is (record.blocker is not None)
@@ -117,7 +117,7 @@ async def test_of_two_edges_made_at_once_that_close_a_circle_not_both_stand(desk
 
 
 @pytest.mark.requirement("GR-2")
-async def test_graph_that_is_too_large_to_be_looked_at_gets_no_further_edge(
+async def test_graph_too_large_to_check_gets_no_further_edge(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_graph, "MOST_LOOKED_AT", 4)

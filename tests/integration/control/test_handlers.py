@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 def flatten(union: object) -> set[object]:
-    """The classes of a union, those of its unions among them."""
+    """Returns the classes of a union and of its nested unions."""
     members = get_args(union)
     return set[object]().union(*map(flatten, members)) if members else {union}
 

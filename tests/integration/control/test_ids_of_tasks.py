@@ -1,4 +1,4 @@
-"""The session, the thread and the turn that a task belongs to: from a message, from a job, and made before any turn."""
+"""The session, thread and turn ids of a task: created by a message, by a job, or before any turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Found = dict[str, Any]
 
 
 async def read_line(desk: Desk, task_id: str, session_id: str) -> Found:
-    """A task as the list of its session has it, which may be behind."""
+    """Returns the task's line in the list of its session, which may lag behind."""
 
     async def find() -> Found | None:
         listed: Any = await desk.do("get_session_tasks", sessionId=session_id)
@@ -31,7 +31,7 @@ async def read_line(desk: Desk, task_id: str, session_id: str) -> Found:
 
 
 async def read_ids(desk: Desk, task_id: str) -> Found:
-    """The three ids, which the record and the line of a task say alike; an id that it has not is None."""
+    """Returns the three ids; the record and the line agree, and a missing id is None."""
     record: Any = await desk.do("get_task", taskId=task_id)
     line = await read_line(desk, task_id, record["sessionId"])
     ids = {name: record.get(name) for name in IDS}
@@ -41,21 +41,21 @@ async def read_ids(desk: Desk, task_id: str) -> Found:
 
 
 async def list_turns(desk: Desk, task_id: str) -> list[tuple[str, str | None]]:
-    """The class and the turn of each event of a task, in order."""
+    """Returns the type and the turn of each event of a task, in order."""
     return [(event.type, event.fact.scope.turn_id) for event in await desk.events(task_id)]
 
 
 @pytest.mark.requirement("TR-3")
-async def test_task_of_a_message_has_the_ids_of_the_turn_that_made_it(desk: Desk) -> None:
+async def test_task_of_a_message_has_the_ids_of_its_turn(desk: Desk) -> None:
     first: Any = await desk.do("submit_turn", "k-1", agent="echo", text="ask which?")
     assert await read_ids(desk, first["taskId"]) == {name: first[name] for name in IDS}
     await desk.until(first["taskId"], Status.WAITING_INPUT)
-    beside: Any = await desk.do(
+    sibling: Any = await desk.do(
         "submit_turn", "k-2", agent="echo", text="echo two", contextId=first["contextId"]
     )
-    assert await read_ids(desk, beside["taskId"]) == {
+    assert await read_ids(desk, sibling["taskId"]) == {
         **{name: first[name] for name in IDS},
-        "turnId": beside["turnId"],
+        "turnId": sibling["turnId"],
     }
     again: Any = await desk.do(
         "submit_turn", "k-3", agent="echo", text="blue", taskId=first["taskId"]
@@ -103,10 +103,10 @@ async def test_created_task_has_no_turn_until_it_starts(desk: Desk, *, draft: bo
     desk.house.peer.release_all()
     await desk.until(task_id, Status.COMPLETED)
     assert await read_ids(desk, task_id) == started
-    told = await list_turns(desk, task_id)
-    begun = [type_ for type_, _ in told].index("turn.submitted")
-    assert {turn for _, turn in told[:begun]} == {None}
-    assert {turn for _, turn in told[begun:]} == {started["turnId"]}
+    typed_turns = await list_turns(desk, task_id)
+    begun = [type_ for type_, _ in typed_turns].index("turn.submitted")
+    assert {turn for _, turn in typed_turns[:begun]} == {None}
+    assert {turn for _, turn in typed_turns[begun:]} == {started["turnId"]}
 
 
 @pytest.mark.requirement("TR-3")

@@ -1,4 +1,4 @@
-"""Callers of one name in two tenants, and callers of one key in one shard, have nothing to do with each other."""
+"""Callers of the same name in two tenants, and callers with the same key in one shard, do not affect each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 def find_neighbour(member: str) -> Principal:
-    """A caller whose things stand in Ada's shard, so that only the name of a row keeps them apart."""
+    """Returns a caller in Ada's shard: only the owner in the row name separates them."""
     for number in count():
         name = f"other{number}"
         made = replace(ADA, tenant=name) if member == "tenant" else replace(ADA, id=name)
@@ -28,7 +28,7 @@ def find_neighbour(member: str) -> Principal:
 
 
 def find_key(*callers: Principal) -> str:
-    """An idempotency key that leads all of these callers to one shard."""
+    """Returns an idempotency key that maps all of these callers to one shard."""
     for number in count():
         key = f"key-{number}"
         if len({derive_shard("idem", one.tenant, one.id, key) for one in callers}) == 1:
@@ -37,19 +37,19 @@ def find_key(*callers: Principal) -> str:
 
 
 TWIN = replace(ADA, tenant="another")
-"""Of Ada's name."""
+"""Same name as Ada, another tenant."""
 
 
 @pytest.mark.requirement("TR-10", "AP-9")
-async def test_same_name_in_another_tenant_reads_no_task_and_steers_none(desk: Desk) -> None:
+async def test_same_name_in_another_tenant_reads_and_controls_no_task(desk: Desk) -> None:
     task_id = await desk.create()
     neighbour = find_neighbour("tenant")
     for who in (TWIN, neighbour):
         for method in ("get_task", "get_task_summary", "start_task", "pause_task"):
             with pytest.raises(NotFound):
                 await desk.do(method, None, who, taskId=task_id)
-        told = await desk.do("cancel_task", None, who, taskId=task_id)
-        assert told["outcome"] == "not_found"
+        answered = await desk.do("cancel_task", None, who, taskId=task_id)
+        assert answered["outcome"] == "not_found"
         assert (await desk.do("list_tasks", None, who))["tasks"] == []
     assert (await desk.do("get_task_summary", taskId=task_id))["taskId"]
 

@@ -1,4 +1,4 @@
-"""Jobs over a real engine: many items at one agent, their ends, retries, cancels, and deaths in between (EXT-9)."""
+"""Jobs over a real engine: many items at one agent, results, retries, cancels, and crashes in between (EXT-9)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bench(desk: Desk) -> Bench:
 
 
 @pytest.mark.requirement("MK-4")
-async def test_equal_inputs_of_a_job_make_one_item_where_its_caller_wants_that(
+async def test_equal_inputs_of_a_distinct_job_make_one_item(
     desk: Desk,
 ) -> None:
     bench, inputs = Bench(desk), ["echo one", "echo two", "echo one", "Echo one"]
@@ -53,7 +53,7 @@ async def test_equal_inputs_of_a_job_make_one_item_where_its_caller_wants_that(
 
 
 @pytest.mark.requirement("MK-4")
-async def test_items_differ_by_their_title_as_well_as_by_their_words(bench: Bench) -> None:
+async def test_items_differ_by_title_and_by_text(bench: Bench) -> None:
     inputs = ["echo one", "echo one", "echo one", "echo two", "echo two"]
     titles: list[Json] = ["Ada", "Bob", "Ada", "Ada", "Ada"]
     each = await bench.make(inputs, titles=titles)
@@ -77,7 +77,7 @@ async def test_items_differ_by_their_title_as_well_as_by_their_words(bench: Benc
 
 
 @pytest.mark.requirement("PRS-8")
-async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of_their_own(
+async def test_items_of_a_running_job_have_their_own_status_attempts_agent_and_progress(
     bench: Bench,
 ) -> None:
     job = await bench.make(["silent one", "silent two", "echo three", "silent four"], concurrency=3)
@@ -91,8 +91,8 @@ async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of
     rows = await wait_until(are_under_way, 20, "three items are under way, and one is done")
     assert rows is not None
     for row, percent in zip(rows[:2], (40, 75), strict=True):
-        told: dict[str, Json] = {"taskId": row["taskId"], "percent": percent}
-        await bench.desk.do("append_task_progress", None, **told)
+        progress: dict[str, Json] = {"taskId": row["taskId"], "percent": percent}
+        await bench.desk.do("append_task_progress", None, **progress)
     rows = await bench.table(job)
     assert [(row["item"], row.get("percent")) for row in rows] == [
         (1, 40),
@@ -108,7 +108,7 @@ async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of
 
 
 @pytest.mark.requirement("EXT-9", "OBJ-4")
-async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) -> None:
+async def test_one_failed_item_of_five_is_retried(bench: Bench) -> None:
     job = await bench.make(ITEMS, concurrency=2)
     shown = await bench.finish(job)
     assert (shown["status"], shown["counts"]["completed"], shown["counts"]["failed"]) == (
@@ -161,7 +161,7 @@ async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) ->
         ("message hello", "hello"),
     ],
 )
-async def test_result_of_an_item_is_what_its_agent_brought_or_said(
+async def test_result_of_an_item_is_the_output_or_message_of_its_agent(
     bench: Bench, text: str, result: str
 ) -> None:
     job = await bench.make([text])
@@ -171,7 +171,7 @@ async def test_result_of_an_item_is_what_its_agent_brought_or_said(
 
 
 @pytest.mark.requirement("EXT-9", "CMD-24")
-async def test_job_that_is_cancelled_half_way_leaves_what_is_done(bench: Bench) -> None:
+async def test_cancelled_job_keeps_its_completed_items(bench: Bench) -> None:
     job = await bench.make(["echo one", "ask which", "ask who", "echo four"], concurrency=2)
     await bench.visit(job)
     shown = await bench.show(job)
@@ -194,7 +194,7 @@ async def test_job_that_is_cancelled_half_way_leaves_what_is_done(bench: Bench) 
     assert len(bench.house.peer.messages) == 3, "the fourth was never sent"
 
 
-async def test_item_is_tried_as_often_as_its_policy_says(bench: Bench) -> None:
+async def test_item_is_attempted_as_often_as_its_policy_allows(bench: Bench) -> None:
     job = await bench.make(["fail", "echo ok"], attempts=3, mostFailed=1)
     shown = await bench.finish(job)
     assert shown["status"] == "completed"
@@ -202,7 +202,7 @@ async def test_item_is_tried_as_often_as_its_policy_says(bench: Bench) -> None:
     assert (await bench.types(job))["job.item.failed"] == 3
 
 
-async def test_ends_of_items_that_went_on_here_are_not_read_from_the_store(
+async def test_items_driven_here_are_not_reread_from_the_store(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, load = list[str](), FaultyLog.load
@@ -226,7 +226,7 @@ async def test_ends_of_items_that_went_on_here_are_not_read_from_the_store(
     assert rows[-1]["error"]["code"] == record.last_error.code
 
 
-async def test_job_is_read_once_however_many_steps_are_noted(bench: Bench) -> None:
+async def test_job_is_read_once_per_visit_however_many_steps_are_stored(bench: Bench) -> None:
     few, many = await bench.make(["echo one"]), await bench.make(["echo one"] * 30, concurrency=3)
     reads = list[int]()
     for job in (few, many):
@@ -245,7 +245,7 @@ async def test_one_input_goes_to_many_agents(bench: Bench) -> None:
     assert len(bench.house.peers["other"].messages) == 1
 
 
-async def test_no_more_items_run_at_once_than_was_said(bench: Bench) -> None:
+async def test_running_items_do_not_exceed_the_concurrency(bench: Bench) -> None:
     job = await bench.make(["ask which"] * 6, concurrency=3)
     await bench.visit(job)
     await bench.visit(job)
@@ -255,7 +255,7 @@ async def test_no_more_items_run_at_once_than_was_said(bench: Bench) -> None:
     await bench.visit(job)
 
 
-# ---------------------------------------------------------------- whoever drives it dies
+# ---------------------------------------------------------------- crashes
 
 
 class Killed(BaseException):
@@ -264,7 +264,7 @@ class Killed(BaseException):
 
 @pytest.mark.requirement("EXT-9")
 @pytest.mark.parametrize("dies_at", [1, 3, 4, 7])
-async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, dies_at: int) -> None:
+async def test_crash_between_items_sends_no_item_twice(bench: Bench, dies_at: int) -> None:
     runner = bench.house.parts.schedules.items
     submit, sent = runner.submit, 0
 
@@ -290,7 +290,7 @@ async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, di
 
 
 @pytest.mark.requirement("EXT-5", "EXT-9")
-async def test_each_item_of_a_job_may_be_given_to_the_agent_that_the_gateway_chooses(
+async def test_items_of_a_job_can_be_routed_by_the_gateway(
     bench: Bench,
 ) -> None:
     job = await bench.make(["one", "two", "fail"], agents=["passerelle"], attempts=2)
@@ -302,7 +302,7 @@ async def test_each_item_of_a_job_may_be_given_to_the_agent_that_the_gateway_cho
 
 
 @pytest.mark.requirement("EXT-1")
-async def test_rule_about_cancels_is_one_about_the_job_that_they_are_tasks_of(bench: Bench) -> None:
+async def test_rule_about_cancels_applies_to_the_job_of_the_tasks(bench: Bench) -> None:
     bench.house.peer.hold()
     job = await bench.make(["ask one", "two"], concurrency=2)
     await bench.visit(job)
@@ -316,7 +316,7 @@ async def test_rule_about_cancels_is_one_about_the_job_that_they_are_tasks_of(be
     assert (await bench.finish(job))["status"] == "cancelled"
 
 
-async def test_row_of_a_cancelled_job_goes_whose_owner_may_not_cancel_at_the_agent_any_more(
+async def test_row_of_a_cancelled_job_is_dropped_when_its_owner_may_not_cancel_at_the_agent(
     bench: Bench,
 ) -> None:
     job = await bench.make(["ask which", "ask who"], concurrency=2)
@@ -335,7 +335,7 @@ async def test_row_of_a_cancelled_job_goes_whose_owner_may_not_cancel_at_the_age
         assert (await bench.desk.record(line["taskId"])).status is Status.WAITING_INPUT
 
 
-async def test_cancel_reaches_what_was_sent_and_never_noted(bench: Bench) -> None:
+async def test_cancel_reaches_an_item_sent_but_not_recorded(bench: Bench) -> None:
     runner = bench.house.parts.schedules.items
     submit = runner.submit
 
@@ -361,7 +361,7 @@ async def test_cancel_reaches_what_was_sent_and_never_noted(bench: Bench) -> Non
     await bench.desk.until(task["taskId"], Status.CANCELLED)
 
 
-async def test_two_who_handle_one_row_send_each_item_once(bench: Bench) -> None:
+async def test_concurrent_handlers_of_one_row_send_each_item_once(bench: Bench) -> None:
     job = await bench.make([f"echo {number}" for number in range(10)], concurrency=5)
     member = f"job:{job}"
     row = DueRow(member, (await bench.house.due(job))[member])
@@ -379,7 +379,7 @@ async def test_two_who_handle_one_row_send_each_item_once(bench: Bench) -> None:
 # ---------------------------------------------------------------- commands and reads
 
 
-async def test_job_of_somebody_else_is_none(bench: Bench) -> None:
+async def test_job_of_another_owner_is_not_found(bench: Bench) -> None:
     job = await bench.make(["echo one"])
     for method in ("get_job", "cancel_job", "retry_job", "get_job_results"):
         with pytest.raises(NotFound):
@@ -427,13 +427,13 @@ async def test_same_key_changes_a_job_once(bench: Bench, method: str, text: str)
         {"inputs": ["x" * 60_000] * 20},
     ],
 )
-async def test_batch_that_is_none_is_refused(bench: Bench, members: dict[str, Json]) -> None:
+async def test_invalid_batch_is_refused(bench: Bench, members: dict[str, Json]) -> None:
     given: dict[str, Json] = {"title": "t", "agents": ["echo"], "inputs": ["echo one"]}
     with pytest.raises(InvalidInput):
         await bench.desk.do("submit_job", None, **{**given, **members})
 
 
-async def test_store_with_jobs_is_whole(bench: Bench) -> None:
+async def test_store_with_jobs_passes_verification(bench: Bench) -> None:
     over = await bench.make(ITEMS)
     await bench.finish(over)
     going = await bench.make(["ask which"])

@@ -1,4 +1,4 @@
-"""What a run leaves in goals, checklists, turns, job items, approvals and spawn edges is joined by ids (OBJ-9)."""
+"""The goals, checklists, turns, job items, approvals and spawn edges of a run are joined by ids (OBJ-9)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_six_tables_of_a_run_join_by_ids_without_an_orphan(desk: Desk) -> 
     child, subagent = str(made["taskId"]), str(made["subagent"]["subagentId"])
     await desk.until(child, Status.COMPLETED)
 
-    # Each table as it is read, and nothing but its ids.
+    # Read each table, and use only its ids.
     session = (await desk.record(parent)).session_id
     goals: dict[str, Any] = {
         task: await desk.do("get_task", taskId=task) for task in (parent, child)

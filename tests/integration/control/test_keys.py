@@ -1,4 +1,4 @@
-"""Every command that takes an idempotency key, carried out twice: one change, and the first answer again (CMD-30)."""
+"""Every command with an idempotency key, executed twice: one change, and the first answer again (CMD-30)."""
 
 from __future__ import annotations
 
@@ -28,33 +28,34 @@ pytestmark = pytest.mark.anyio
 
 UNREPEATED: Final = frozenset(
     {
-        # What they wish for is the case after the first time, whoever wishes for it again.
+        # Their effect is in place after the first time: a repeat finds it done.
         *("cancel_task", "interrupt_turn", "resume_thread", "retry_delivery"),
         *("ack_events", "reconnect_channel"),
-        # Where a turn waits, and what becomes of the next one: delegation/test_turn_queue.py.
+        # Queue position of a turn, and queue policy: delegation/test_turn_queue.py.
         *("promote_queued_turn", "remove_queued_turn", "set_queue_policy"),
-        # What a device says over a link: test_notices.py.
+        # A notice of a device: test_notices.py.
         "send_notice",
-        # A webhook has a name of its own: test_stream_webhooks.py.
+        # The webhook's id identifies it: test_stream_webhooks.py.
         *("set_stream_webhook", "delete_stream_webhook"),
-        # An answer has a name of its own: test_approval.py, test_questions.py.
+        # The decision id identifies an answer: test_approval.py, test_questions.py.
         "respond_action",
-        # A task that is ended well by its owner needs facts that come late: test_completing.py.
+        # Needs facts that arrive late: test_completing.py.
         "complete_task",
         # Devices: devices/test_keys.py. Grants and the mode of a person: delegation/test_grants.py.
         *("pair_device", "confirm_device", "rename_device", "revoke_device"),
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
         # Rules of the whole gateway: callers/test_policy_editing.py.
         "set_policy",
-        # Both are idempotent by their state: test_forwarding.py, test_pending_deliveries.py.
+        # Seeing an approval twice is seeing it, and a pending return stays pending: test_forwarding.py,
+        # test_pending_deliveries.py.
         *("see_action", "return_again"),
-        # The last word about an agent counts: devices/test_mutes.py.
+        # The last mute or unmute of an agent wins: devices/test_mutes.py.
         *("mute_peer", "unmute_peer"),
-        # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
+        # A worker's request is identified by its call, and a permission is used once: test_workers.py.
         *("ask_permission", "use_permission", "withdraw_permission", "resolve_permission"),
-        # A subagent that goes on goes on, and one that is closed is closed: test_subagent_commands.py.
+        # A running subagent stays running, and a closed one closed: test_subagent_commands.py.
         *("resume_subagent", "close_subagent"),
-        # What has not changed since is the same export: evidence/test_exports.py.
+        # An unchanged export is the same export: evidence/test_exports.py.
         *("export_evidence", "export_replay", "export_review"),
     }
 )
@@ -77,7 +78,7 @@ ELSEWHERE: Final = frozenset(
         ),
     }
 )
-"""Those have tests of their own."""
+"""Tested elsewhere, in the files named."""
 
 
 async def count(desk: Desk, session_id: str) -> int:
@@ -101,7 +102,7 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
     task_session = str(created["task"]["sessionId"])
     at: JsonObject = {"taskId": task_id}
     edge: JsonObject = {**at, "kind": "evidence", "target": "a bundle"}
-    told = {"open_session", "create_task"}
+    released = {"open_session", "create_task"}
     for method, params in (
         ("create_task", {"agent": "echo", "objective": "silent"}),
         ("update_session", {"sessionId": session_id, "title": "Other keys"}),
@@ -126,10 +127,10 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
         assert second.get("taskId") == first.get("taskId"), method
         if method != "submit_turn":
             assert [await count(desk, one) for one in (session_id, task_session)] == stored, method
-        told.add(method)
+        released.add(method)
     commands: set[str] = {name for name, call in CALLS.items() if call.changes}
     assert commands >= UNREPEATED
-    assert commands - told - UNREPEATED == ELSEWHERE
+    assert commands - released - UNREPEATED == ELSEWHERE
 
 
 @pytest.mark.requirement("CMD-30")
@@ -145,7 +146,7 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
         ("link_tasks", {"kind": "evidence", "target": "a bundle", "version": 0}),
     ],
 )
-async def test_a_command_that_was_overtaken_by_itself_gets_the_answer_of_the_first(
+async def test_a_command_overtaken_by_its_repeat_gets_the_answer_of_the_first(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str, words: JsonObject
 ) -> None:
     task_id = await desk.create("silent")
@@ -155,7 +156,7 @@ async def test_a_command_that_was_overtaken_by_itself_gets_the_answer_of_the_fir
     find, looks, answers = Once.find, count_from(0), list[Any]()
 
     async def find_late(once: Once, log: EventLog, shard: Shard) -> bytes | None:
-        """The first one is carried out between a look of the second one for the key and what it does then."""
+        """Executes the first command after the second has looked up the key and before it continues."""
         found = await find(once, log, shard)
         if next(looks) == 0:
             answers.append(await desk.do(method, "k", taskId=task_id, **words))
@@ -171,21 +172,21 @@ async def test_a_command_that_was_overtaken_by_itself_gets_the_answer_of_the_fir
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_a_verb_of_a_tree_that_was_overtaken_by_its_own_wish_is_a_repeat(
+async def test_a_tree_command_overtaken_by_its_own_request_is_a_repeat(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key of such a verb is stored once the tree is told; until then there is its wish alone."""
+    """The key of a tree command is stored once the whole tree is changed; until then only the request is."""
     task_id = await desk.create("silent")
     read: Any = await desk.do("get_task", taskId=task_id)
-    find, looks, stored, told = Once.find, count_from(0), asyncio.Event(), asyncio.Event()
-    tell = Subtrees._handle_below  # pyright: ignore[reportPrivateUsage]  held between wish and end
+    find, looks, stored, released = Once.find, count_from(0), asyncio.Event(), asyncio.Event()
+    handle_below = Subtrees._handle_below  # pyright: ignore[reportPrivateUsage]  held between wish and end
 
-    async def tell_late(*given: Any) -> bool:  # noqa: ANN401  what it is given, untouched
+    async def handle_below_late(*given: Any) -> bool:  # noqa: ANN401  what it is given, untouched
         stored.set()
-        await told.wait()
-        return await tell(*given)
+        await released.wait()
+        return await handle_below(*given)
 
-    monkeypatch.setattr(Subtrees, "_handle_below", tell_late)
+    monkeypatch.setattr(Subtrees, "_handle_below", handle_below_late)
     verb = partial(desk.do, "pause_task", "k", propagation="subtree", taskId=task_id)
     firsts = list[asyncio.Task[JsonObject]]()
 
@@ -200,14 +201,14 @@ async def test_a_verb_of_a_tree_that_was_overtaken_by_its_own_wish_is_a_repeat(
     try:
         second: Any = await asyncio.wait_for(verb(version=read["version"]), 10)
     finally:
-        told.set()
+        released.set()
     first: Any = await firsts[0]
     assert (first["repeated"], second["repeated"]) == (False, True)
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_what_is_refused_under_a_key_is_refused_once(desk: Desk) -> None:
-    """A handler may leave something behind though it refuses, as the count of refused answers, or a look at a card."""
+async def test_a_refusal_under_a_key_runs_the_handler_once(desk: Desk) -> None:
+    """A handler may have side effects although it refuses: a count of refusals, a read of a card."""
     task_id = await desk.create("silent")
     await desk.do("pause_task", "one", taskId=task_id)
     handlers, tried = desk.house.service.handlers.commands, list[str | None]()
@@ -224,7 +225,7 @@ async def test_what_is_refused_under_a_key_is_refused_once(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-30", "CMD-10")
-async def test_a_task_is_tried_again_once_for_each_key(desk: Desk) -> None:
+async def test_a_task_is_retried_once_per_key(desk: Desk) -> None:
     task_id = await desk.start("fail badly")
     await desk.until(task_id, Status.FAILED)
     first: Any = await desk.do("retry_task", "again", taskId=task_id, reason="once more")

@@ -1,4 +1,4 @@
-"""Lists of tasks that are carried by the relay, while it stands still: what may be missing is said (ST-19, SNAP-21)."""
+"""Task lists that the relay maintains, while it is stopped: the list reports how far it lags (ST-19, SNAP-21)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.desk import Desk
 pytestmark = pytest.mark.anyio
 
 
-async def carry(desk: Desk) -> None:
-    """What the relay of every shard does, until nothing is left."""
+async def run_relay(desk: Desk) -> None:
+    """Runs the relay of every shard until its feed is empty."""
     store = desk.house.store
 
-    async def learn_nothing() -> None:
+    async def read_no_epochs() -> None:
         """No epoch changes here."""
 
-    async def lose_nothing(shard: Shard, *_seen: object) -> None:
+    async def fail_on_loss(shard: Shard, *_seen: object) -> None:
         raise AssertionError(shard)
 
     relay = Relay(
@@ -33,9 +33,9 @@ async def carry(desk: Desk) -> None:
         lambda: frozenset(ALL_SHARDS),
         structlog.get_logger(),
         store.log.shard_epoch,
-        learn_nothing,
-        lose_nothing,
-        lose_nothing,
+        read_no_epochs,
+        fail_on_loss,
+        fail_on_loss,
     )
     for shard in ALL_SHARDS:
         while await relay.pass_on(shard) < 1.0:
@@ -43,7 +43,7 @@ async def carry(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("ST-19", "SNAP-21", "CF-16")
-async def test_list_says_how_far_it_is_behind_while_the_relay_stands_still(desk: Desk) -> None:
+async def test_list_reports_its_lag_while_the_relay_is_stopped(desk: Desk) -> None:
     task_id = await desk.start()
     await desk.until(task_id, Status.COMPLETED)
     desk.house.clock.ahead_ms += BEHIND_MS + 60_000
@@ -55,7 +55,7 @@ async def test_list_says_how_far_it_is_behind_while_the_relay_stands_still(desk:
     session = str((await desk.record(task_id)).session_id)
     alone: Any = await desk.do("list_tasks", sessionId=session)
     assert "marks" not in alone, "the list of a session is written with its tasks"
-    await carry(desk)
+    await run_relay(desk)
     desk.house.clock.ahead_ms += 2_000
     fresh: Any = await desk.do("list_tasks")
     assert "marks" not in fresh
@@ -63,6 +63,6 @@ async def test_list_says_how_far_it_is_behind_while_the_relay_stands_still(desk:
 
 
 @pytest.mark.requirement("SNAP-21")
-async def test_list_that_was_just_written_is_not_doubted(desk: Desk) -> None:
+async def test_list_that_was_just_written_has_no_lag_mark(desk: Desk) -> None:
     await desk.create()
     assert "marks" not in await desk.do("list_tasks")

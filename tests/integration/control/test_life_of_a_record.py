@@ -1,4 +1,4 @@
-"""One task through everything that can happen to it: its id stays, nothing of it is overwritten, its story is whole."""
+"""One task through everything that can happen to it: its id stays, nothing is overwritten, its history is complete."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ async def test_task_keeps_its_id_through_turns_attempts_pauses_restarts_and_the_
     record = await house.until(accepted, Status.COMPLETED)
     seen += [record.task_id, record.root_task_id]
 
-    async def leaves() -> bool:
-        """What follows from the end may still be on its way."""
+    async def is_archived() -> bool:
+        """Whether the session is archived; rows that follow from the end may still be pending."""
         shard = shard_of(record.session_id)
         left = await house.store.archiver.archive(shard, [record.session_id])
         return left.sessions == [record.session_id]
 
-    await wait_until(leaves, 10, "its session leaves for the archive")
+    await wait_until(is_archived, 10, "its session leaves for the archive")
     archived = await house.record(accepted)
     assert archived.status is Status.COMPLETED
     seen.append(archived.task_id)
@@ -77,7 +77,7 @@ async def test_task_keeps_its_id_through_turns_attempts_pauses_restarts_and_the_
 
 
 @pytest.mark.requirement("AP-2", "ATT-1")
-async def test_ten_failures_of_a_task_can_all_be_read_afterwards(desk: Desk) -> None:
+async def test_ten_failures_of_a_task_stay_readable(desk: Desk) -> None:
     house = desk.house
     house.policy = RetryPolicy(attempts=10, backoff_ms=1_000, backoff_max_ms=1_000)
     house.peer.next(*[fail] * 10)
@@ -93,10 +93,10 @@ async def test_ten_failures_of_a_task_can_all_be_read_afterwards(desk: Desk) -> 
 
 
 @pytest.mark.requirement("OBJ-2")
-async def test_what_is_tried_again_after_a_failure_or_elsewhere_is_a_run_of_its_own(
+async def test_retry_after_a_failure_or_at_another_agent_is_a_new_run(
     desk: Desk,
 ) -> None:
-    """Whoever takes up a run of a dead instance goes on with it; one that was forgotten is followed by another."""
+    """An instance continues a run that it adopts; a run that its agent has forgotten is followed by a new one."""
     house = desk.house
     house.policy = RetryPolicy(
         attempts=2, backoff_ms=1_000, backoff_max_ms=1_000, idempotent=True, fallback=("other",)
@@ -112,11 +112,11 @@ async def test_what_is_tried_again_after_a_failure_or_elsewhere_is_a_run_of_its_
     await desk.until(task_id, Status.LOST)
     await house.come_due("timeout", task_id, after_ms=3_600_000)
 
-    async def went_on() -> bool:
+    async def is_retrying() -> bool:
         record = await desk.record(task_id)
         return record.status is Status.RETRYING or len(record.attempts) > 2
 
-    await wait_until(went_on, 15, "another run is owed")
+    await wait_until(is_retrying, 15, "another run is owed")
     await house.come_due("retry", task_id, after_ms=_PAUSE_MS)
 
     async def has_three() -> bool:
@@ -130,7 +130,9 @@ async def test_what_is_tried_again_after_a_failure_or_elsewhere_is_a_run_of_its_
 
 
 @pytest.mark.requirement("TR-21")
-async def test_story_of_a_task_over_three_turns_is_told_by_the_log_alone(desk: Desk) -> None:
+async def test_history_of_a_task_over_three_turns_is_replayed_from_the_log_alone(
+    desk: Desk,
+) -> None:
     house = desk.house
 
     async def begin(turn: Turn) -> None:
@@ -150,8 +152,8 @@ async def test_story_of_a_task_over_three_turns_is_told_by_the_log_alone(desk: D
     third = await house.send("really", task=accepted.facade)
     record = await house.until(accepted, Status.COMPLETED)
 
-    told = (await replay(house, accepted))[task_of(accepted)]
-    assert told == record
+    events_of_turn = (await replay(house, accepted))[task_of(accepted)]
+    assert events_of_turn == record
     assert record.status in ENDED
     kinds = await desk.types(accepted.task_id)
     turns = {accepted.turn_id, second.turn_id, third.turn_id}
@@ -166,12 +168,12 @@ async def test_story_of_a_task_over_three_turns_is_told_by_the_log_alone(desk: D
 
 @pytest.mark.requirement("EVC-3")
 @pytest.mark.parametrize(("text", "end"), [("go", "turn.completed"), ("refuse", "turn.failed")])
-async def test_turn_is_submitted_started_and_ends_one_way_or_the_other(
+async def test_turn_is_submitted_started_and_ends_completed_or_failed(
     desk: Desk, text: str, end: str
 ) -> None:
     accepted = await desk.house.send(text, wait="stream")
     await desk.house.until(accepted, Status.COMPLETED if text == "go" else Status.FAILED)
     events = await desk.house.events(accepted)
-    told = [event for event in events if event.type.startswith("turn.")]
-    assert [event.type for event in told] == ["turn.submitted", "turn.started", end]
-    assert {event.fact.scope.turn_id for event in told} == {accepted.turn_id}
+    events_of_turn = [event for event in events if event.type.startswith("turn.")]
+    assert [event.type for event in events_of_turn] == ["turn.submitted", "turn.started", end]
+    assert {event.fact.scope.turn_id for event in events_of_turn} == {accepted.turn_id}

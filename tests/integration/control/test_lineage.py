@@ -1,4 +1,4 @@
-"""A follow-up goes on from the task of its context that had ended, though nobody wrote it down (LT-13, LT-14)."""
+"""A follow-up has the last ended task of its context as its source, without a stored edge (LT-13, LT-14)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def list_sources(desk: Desk, accepted: TurnAccepted) -> list[str]:
-    """The tasks that one goes on from, as its record is read."""
+    """Returns the source tasks of a task, as its record shows them."""
     return find_sources(await desk.do("get_task", taskId=accepted.task_id))
 
 
@@ -29,7 +29,7 @@ def find_sources(record: JsonObject) -> list[str]:
 
 @pytest.mark.requirement("LT-13", "LT-14")
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_follow_up_that_refers_to_nothing_goes_on_from_the_task_before(
+async def test_follow_up_without_references_has_the_task_before_as_source(
     desk: Desk, *, restarts: bool
 ) -> None:
     tasks = await say(desk, "one", "two", "three", "four", "five")
@@ -57,7 +57,7 @@ async def test_follow_up_that_refers_to_nothing_goes_on_from_the_task_before(
     ]
 
 
-async def test_edge_of_a_follow_up_is_no_fact_and_no_member_of_a_snapshot(desk: Desk) -> None:
+async def test_source_edge_of_a_follow_up_is_not_stored(desk: Desk) -> None:
     first, second = await say(desk, "one", "two")
     assert await list_sources(desk, second) == [first.task_id]
     stored = (await desk.record(second.task_id)).relationships
@@ -68,7 +68,9 @@ async def test_edge_of_a_follow_up_is_no_fact_and_no_member_of_a_snapshot(desk: 
 
 
 @pytest.mark.requirement("LT-13", "LT-18")
-async def test_follow_ups_in_parallel_go_on_from_what_had_ended_before_them(desk: Desk) -> None:
+async def test_parallel_follow_ups_have_the_last_task_that_ended_before_them_as_source(
+    desk: Desk,
+) -> None:
     first = (await say(desk, "one"))[0]
     go_on = anyio.Event()
 
@@ -98,7 +100,7 @@ async def test_first_messages_of_two_contexts_have_no_source(desk: Desk) -> None
 
 
 @pytest.mark.requirement("LT-11", "LT-13")
-async def test_follow_up_of_another_agent_goes_on_from_it_and_a_message_is_no_source(
+async def test_follow_up_of_another_agent_has_the_last_task_as_source_and_a_message_is_no_source(
     desk: Desk,
 ) -> None:
     first, spoken = await say(desk, "one", "message hello")
@@ -108,7 +110,7 @@ async def test_follow_up_of_another_agent_goes_on_from_it_and_a_message_is_no_so
     assert await list_sources(desk, other) == [first.task_id]
 
 
-async def test_message_that_refers_to_a_task_goes_on_from_that_one_alone(desk: Desk) -> None:
+async def test_message_with_references_has_only_those_as_sources(desk: Desk) -> None:
     first, _ = await say(desk, "one", "two")
     message: JsonObject = {**desk.house.message("three"), "referenceTaskIds": [first.facade]}
     third = await desk.house.send("", context_id=first.context_id, message=message)
@@ -117,7 +119,7 @@ async def test_message_that_refers_to_a_task_goes_on_from_that_one_alone(desk: D
 
 
 @pytest.mark.requirement("LT-13", "EXT-11")
-async def test_what_a_thread_went_back_behind_is_no_source_of_what_comes_then(desk: Desk) -> None:
+async def test_rolled_back_task_is_no_source_of_later_tasks(desk: Desk) -> None:
     first, second = await say(desk, "one", "two")
     await go_back(desk, first)
     third = await desk.house.send("three", context_id=first.context_id)
@@ -127,7 +129,7 @@ async def test_what_a_thread_went_back_behind_is_no_source_of_what_comes_then(de
 
 
 @pytest.mark.requirement("LT-13", "CMD-10")
-async def test_task_that_is_tried_again_stays_the_source_of_its_follow_up(desk: Desk) -> None:
+async def test_retried_task_stays_the_source_of_its_follow_up(desk: Desk) -> None:
     first, second = await say(desk, "fail at it", "two")
     assert await list_sources(desk, second) == [first.task_id]
     await desk.do("retry_task", taskId=first.task_id, reason="now")

@@ -1,4 +1,4 @@
-"""Edges between tasks, lists of them, and sessions, by command, over stored state."""
+"""Edges between tasks, lists of tasks, and sessions, by command, over stored state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("CMD-13", "GR-10", "ST-9", "TEV-8")
-async def test_a_blocked_task_goes_on_when_the_edge_is_removed(desk: Desk) -> None:
+async def test_a_blocked_task_continues_when_the_edge_is_removed(desk: Desk) -> None:
     blocker, blocked = await desk.create("first"), await desk.create("second")
     await desk.do("link_tasks", "l", taskId=blocker, kind="blocks", target=blocked, reason="order")
     await desk.do("link_tasks", "l", taskId=blocker, kind="blocks", target=blocked, reason="order")
@@ -40,7 +40,7 @@ async def test_a_blocked_task_goes_on_when_the_edge_is_removed(desk: Desk) -> No
 
 
 @pytest.mark.requirement("ST-9", "TEV-19", "I9")
-async def test_a_blocked_task_goes_on_when_its_blocker_completes(desk: Desk) -> None:
+async def test_a_blocked_task_continues_when_its_blocker_completes(desk: Desk) -> None:
     blocker, blocked = await desk.create("first"), await desk.create("second")
     await desk.do("link_tasks", taskId=blocked, kind="blocked_by", target=blocker)
     assert (await desk.record(blocked)).status is Status.BLOCKED
@@ -56,7 +56,7 @@ async def test_a_blocked_task_goes_on_when_its_blocker_completes(desk: Desk) -> 
     (edge,) = (await desk.record(blocked)).relationships
     assert ((await desk.record(blocked)).status, edge.status) == (Status.ACCEPTED, "satisfied")
     assert member not in await desk.house.due(blocker)
-    # Whoever finds the row late, and nothing owed any more, takes it out.
+    # An instance that finds the row late, with nothing left to do, drops it.
     dropped: list[str] = []
 
     async def drop(_shard: object, late: DueRow) -> bool:
@@ -68,7 +68,7 @@ async def test_a_blocked_task_goes_on_when_its_blocker_completes(desk: Desk) -> 
 
 
 @pytest.mark.requirement("CMD-13", "GR-10", "I9")
-async def test_edge_whose_making_broke_off_between_its_ends_is_finished_by_its_row(
+async def test_edge_interrupted_between_its_ends_is_completed_by_its_due_row(
     desk: Desk,
 ) -> None:
     blocker, blocked = await desk.create("first"), await desk.create("second")
@@ -166,7 +166,7 @@ async def test_a_session_is_opened_named_and_listed(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-2")
-async def test_an_interrupt_reaches_the_agent_and_is_nothing_in_an_idle_session(desk: Desk) -> None:
+async def test_an_interrupt_reaches_the_agent_and_is_a_no_op_in_an_idle_session(desk: Desk) -> None:
     task_id = await desk.start("silent")
 
     async def is_known() -> bool:
@@ -209,7 +209,7 @@ async def test_interrupt_of_one_thread_or_turn_leaves_the_others_of_its_session(
 
 
 @pytest.mark.requirement("CMD-3")
-async def test_a_thread_is_attached_to_its_run_again(desk: Desk) -> None:
+async def test_a_resumed_thread_is_attached_to_its_run(desk: Desk) -> None:
     desk.house.peer.hold()
     task_id = await desk.start("chunks 2")
     desk.house.peer.release(1)
@@ -231,7 +231,7 @@ async def test_a_thread_is_attached_to_its_run_again(desk: Desk) -> None:
 
 @pytest.mark.requirement("CMD-13", "GR-1", "GR-10")
 @pytest.mark.parametrize("from_above", [True, False])
-async def test_child_that_was_created_as_one_is_unlinked_and_linked_again_from_either_end(
+async def test_created_child_is_unlinked_and_linked_again_from_either_end(
     desk: Desk, *, from_above: bool
 ) -> None:
     top = await desk.create("top")

@@ -13,7 +13,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_bytes
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.store import keys
-from tests.integration.control.stories import is_known
+from tests.integration.control.scenarios import is_known
 from tests.support.desk import Desk
 from tests.support.engine import Server, ask
 from tests.support.proof import SNAPSHOT_CAP
@@ -33,8 +33,8 @@ def list_fields(loaded: Loaded) -> list[str]:
 
 
 async def list_children(desk: Desk, task_id: str) -> list[str]:
-    told: Any = await desk.do("get_task", taskId=task_id)
-    return [edge["target"] for edge in told["relationships"] if edge["kind"] == "child"]
+    shown: Any = await desk.do("get_task", taskId=task_id)
+    return [edge["target"] for edge in shown["relationships"] if edge["kind"] == "child"]
 
 
 @pytest.mark.requirement("GR-1", "GR-11", "CMD-9", "I4")
@@ -60,7 +60,9 @@ async def test_hundreds_of_children_are_all_read_counted_verified_and_stopped(de
 
 
 @pytest.mark.requirement("GR-2", "GR-10", "TEV-19")
-async def test_edge_in_the_list_is_found_changed_and_removed_as_any_other(desk: Desk) -> None:
+async def test_edge_outside_the_snapshot_is_found_changed_and_removed_as_any_other(
+    desk: Desk,
+) -> None:
     blocker = await desk.create("sail")
     blocked = [await desk.create(f"part {n}") for n in range(KEPT_EDGES + 3)]
     for one in blocked:
@@ -79,7 +81,7 @@ async def test_edge_in_the_list_is_found_changed_and_removed_as_any_other(desk: 
 
 
 @pytest.mark.requirement("I4")
-async def test_task_stored_with_all_edges_in_its_snapshot_gets_a_list_with_its_next_write(
+async def test_task_stored_with_all_edges_in_its_snapshot_moves_them_out_with_its_next_write(
     desk: Desk, engine_server: Server
 ) -> None:
     top = await desk.create("sail")
@@ -106,7 +108,7 @@ async def test_task_stored_with_all_edges_in_its_snapshot_gets_a_list_with_its_n
 
 
 @pytest.mark.requirement("GR-1")
-async def test_list_costs_no_append_and_a_task_with_few_edges_has_none(desk: Desk) -> None:
+async def test_edge_fields_cost_no_append_and_a_task_with_few_edges_has_none(desk: Desk) -> None:
     appends: list[Batch] = []
 
     async def note(batch: Batch) -> None:

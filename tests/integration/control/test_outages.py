@@ -1,4 +1,4 @@
-"""The first append that the store does not take says why: an operator has nothing else to go by."""
+"""The first append that the store refuses logs the reason: an operator has no other source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("EVC-19")
-async def test_the_first_append_that_the_server_refuses_says_why(tmp_path: Path) -> None:
+async def test_the_first_append_that_the_server_refuses_logs_the_reason(tmp_path: Path) -> None:
     binary, at = redis_on_path(), make_place()
     assert binary is not None, "redis-server is not on PATH"
     batch = Batch(
@@ -53,15 +53,15 @@ async def test_the_first_append_that_the_server_refuses_says_why(tmp_path: Path)
         ("no", 0.0, ["unavailable"]),
     ],
 )
-async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
+async def test_only_a_caller_that_cannot_repeat_retries_an_append_of_unknown_outcome(
     house: House, wrote: Wrote, pause_s: float | None, counted: list[str]
 ) -> None:
-    at, tallied, heard = make_place(), list[str](), list[Shard]()
+    at, tallied, woken = make_place(), list[str](), list[Shard]()
 
     def tally(result: str, _seconds: float, _why: str) -> None:
         tallied.append(result)
 
-    writes = replace(house.parts.writes, tally=tally, wake_duties=heard.append)
+    writes = replace(house.parts.writes, tally=tally, wake_duties=woken.append)
     batch = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
 
     async def lose_the_reply(_batch: Batch) -> None:
@@ -76,7 +76,7 @@ async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
             await writes.append(batch, feed=True, pause_s=pause_s)
     assert tallied == counted
     assert len(await house.store.log.read_page(at.stream, 0)) == 1
-    assert heard == [], "nobody is told twice, and whoever looks at it regularly finds it"
+    assert woken == [], "no duty is woken for a write of unknown outcome; its next round finds it"
     quiet, urgent = make_place(), make_place()
     for other in (quiet, urgent):
         fresh = Batch(
@@ -84,4 +84,4 @@ async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
         )
         stored = await writes.append(fresh, feed=other is urgent, pause_s=pause_s)
         assert isinstance(stored, Appended)
-    assert (tallied[-1], heard) == ("appended", [urgent.shard])
+    assert (tallied[-1], woken) == ("appended", [urgent.shard])

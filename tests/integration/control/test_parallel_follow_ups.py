@@ -1,4 +1,4 @@
-"""Follow-ups of one context that begin beside each other, or when others of them have completed (LT-18, GR-2)."""
+"""Follow-ups of one context that start in parallel, or after others of them have completed (LT-18, GR-2)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ pytestmark = pytest.mark.anyio
 
 
 async def send(desk: Desk, text: str, first: TurnAccepted, *after: str) -> TurnAccepted:
-    """A follow-up as a caller of A2A sends it, with the tasks that have to complete first."""
+    """Sends a follow-up as an A2A caller does, with the tasks that must complete first."""
     message = desk.house.message(text)
     if after:
         message["metadata"] = {AFTER: [*after]}
     return await desk.house.send(text, message=message, context_id=first.context_id)
 
 
-async def let_go(desk: Desk, ended: TurnAccepted, *waiting: TurnAccepted) -> None:
-    """What the due rows of an ended task, and of those that it lets go, come to."""
+async def release_waiting(desk: Desk, ended: TurnAccepted, *waiting: TurnAccepted) -> None:
+    """Handles the due rows of a completed task and of the tasks that wait for it."""
     await desk.until(ended.task_id, Status.COMPLETED)
     await desk.house.come_due("unblock", ended.task_id, after_ms=0)
     for one in waiting:
@@ -43,7 +43,7 @@ def get_texts(desk: Desk) -> list[str]:
 
 @pytest.mark.requirement("LT-18", "GR-2")
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_two_follow_ups_begin_beside_each_other_and_a_third_after_one_of_them(
+async def test_two_follow_ups_start_in_parallel_and_a_third_after_one_of_them(
     desk: Desk, *, restarts: bool
 ) -> None:
     (flight,) = await say(desk, "book a flight to Helsinki")
@@ -66,7 +66,7 @@ async def test_two_follow_ups_begin_beside_each_other_and_a_third_after_one_of_t
         for one in (hotel, snowmobile):
             await desk.house.adopt(one)
     desk.house.peer.release_all()
-    await let_go(desk, hotel, spa)
+    await release_waiting(desk, hotel, spa)
     for one in (spa, snowmobile):
         await desk.until(one.task_id, Status.COMPLETED)
     assert get_texts(desk) == [
@@ -75,8 +75,8 @@ async def test_two_follow_ups_begin_beside_each_other_and_a_third_after_one_of_t
         "book a snowmobile",
         "add a spa reservation",
     ]
-    told = str(desk.house.peer.messages)
-    assert not [one for one in (AFTER, hotel.task_id, flight.task_id) if one in told]
+    sent = str(desk.house.peer.messages)
+    assert not [one for one in (AFTER, hotel.task_id, flight.task_id) if one in sent]
     done = {one: await desk.record(one.task_id) for one in (hotel, spa)}
     assert str(done[hotel].ended_at) <= str(done[spa].started_at)
     edges = {
@@ -133,7 +133,7 @@ async def test_message_after_two_tasks_waits_for_both_of_them(desk: Desk) -> Non
 
 
 @pytest.mark.requirement("LT-18")
-async def test_message_after_what_has_completed_begins_at_once(desk: Desk) -> None:
+async def test_message_after_a_completed_task_starts_at_once(desk: Desk) -> None:
     (first,) = await say(desk, "one")
     second = await send(desk, "two", first, first.facade)
     await desk.house.hear(second)
@@ -146,7 +146,7 @@ async def test_message_after_what_has_completed_begins_at_once(desk: Desk) -> No
 
 
 @pytest.mark.requirement("LT-18", "GR-2")
-async def test_message_after_a_task_that_fails_stays_blocked_and_can_be_cancelled(
+async def test_message_after_a_failed_task_stays_blocked_and_can_be_cancelled(
     desk: Desk,
 ) -> None:
     (first,) = await say(desk, "one")
@@ -181,7 +181,7 @@ BAD: tuple[tuple[Json, str], ...] = (
 
 @pytest.mark.requirement("LT-18")
 @pytest.mark.parametrize(("given", "field"), BAD)
-async def test_what_is_no_task_of_the_context_is_refused_with_the_field(
+async def test_reference_outside_the_context_is_refused_with_the_field(
     desk: Desk, given: Json, field: str
 ) -> None:
     (first,) = await say(desk, "one")
@@ -193,7 +193,7 @@ async def test_what_is_no_task_of_the_context_is_refused_with_the_field(
 
 
 @pytest.mark.requirement("LT-18", "CMD-33")
-async def test_task_of_another_context_and_a_message_to_a_task_wait_for_nothing(
+async def test_after_is_refused_for_another_context_and_for_a_message_to_a_task(
     desk: Desk,
 ) -> None:
     (first,), (other,) = await say(desk, "ask which?"), await say(desk, "one")
@@ -211,7 +211,7 @@ async def test_task_of_another_context_and_a_message_to_a_task_wait_for_nothing(
 
 
 @pytest.mark.requirement("LT-18")
-async def test_message_that_waits_for_its_turn_as_well_goes_on_when_both_are_over(
+async def test_queued_message_with_a_dependency_starts_when_both_have_ended(
     desk: Desk,
 ) -> None:
     (first,) = await say(desk, "one")
@@ -229,7 +229,7 @@ async def test_message_that_waits_for_its_turn_as_well_goes_on_when_both_are_ove
     third = cast("TurnAccepted", await desk.house.service.execute(ADA, command, None))
     assert third.position == 1
     desk.house.peer.release_all()
-    await let_go(desk, second, third)
+    await release_waiting(desk, second, third)
     await desk.until(third.task_id, Status.COMPLETED)
     shown = await desk.house.service.read(ADA, GetTask(third.facade))
     assert cast("JsonObject", shown["status"])["state"] == "TASK_STATE_COMPLETED"

@@ -1,4 +1,4 @@
-"""A task with a parent: what it brought is the parent's, as far as there is one."""
+"""A task with a parent: its result is delivered to the parent, as long as the parent exists."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def word_for_parent(desk: Desk, task_id: str) -> object:
+async def read_parent_delivery(desk: Desk, task_id: str) -> object:
     model = await desk.do("get_delivery", taskId=task_id)
     return cast("JsonObject", model["consumers"])["parent"]
 
 
 @pytest.mark.requirement("PO-6", "SNAP-19")
-async def test_result_is_delivered_to_the_parent_when_the_child_has_ended(desk: Desk) -> None:
+async def test_result_is_delivered_to_the_parent_when_the_child_ends(desk: Desk) -> None:
     parent = await desk.create("sail around the world")
     child = await desk.create("find a boat", parentTaskId=parent)
-    assert await word_for_parent(desk, child) == "pending"
-    assert await word_for_parent(desk, parent) == "not_applicable"
+    assert await read_parent_delivery(desk, child) == "pending"
+    assert await read_parent_delivery(desk, parent) == "not_applicable"
     await desk.do("start_task", "s", taskId=child)
     await desk.until(child, Status.COMPLETED)
-    assert await word_for_parent(desk, child) == "delivered"
+    assert await read_parent_delivery(desk, child) == "delivered"
 
 
 @pytest.mark.requirement("PO-6")
 async def test_a_child_whose_agent_answers_with_a_message_completes(desk: Desk) -> None:
-    """Its stream names no task: the answer that was kept back for its parent was taken for one that was lost."""
+    """Its stream names no task. The response held back for the parent was once treated as a lost one."""
     parent = await desk.create("sail around the world")
     child = await desk.start("message a boat is found", parentTaskId=parent)
     await desk.until(child, Status.COMPLETED)
-    assert await word_for_parent(desk, child) == "delivered"
+    assert await read_parent_delivery(desk, child) == "delivered"
     assert "model.failed" not in await desk.types(child)
 
 
@@ -57,7 +57,7 @@ async def make_child(desk: Desk) -> tuple[str, str]:
 
 
 @pytest.mark.requirement("ST-17", "I5", "AP-4", "PO-6")
-async def test_child_is_not_completed_until_its_parent_has_been_told(desk: Desk) -> None:
+async def test_child_completes_only_after_its_parent_is_notified(desk: Desk) -> None:
     parent, child = await make_child(desk)
     refused: list[str] = []
 
@@ -68,7 +68,7 @@ async def test_child_is_not_completed_until_its_parent_has_been_told(desk: Desk)
 
     desk.house.log.before_append = refuse
     await desk.do("start_task", "s", taskId=child)
-    await wait_until(lambda: len(refused) > 2, 15, "the parent could not be told, again and again")
+    await wait_until(lambda: len(refused) > 2, 15, "the write to the parent failed repeatedly")
     record = await desk.record(child)
     assert record.attempts[-1].native_status == "TASK_STATE_COMPLETED"
     assert record.status is not Status.COMPLETED
@@ -81,12 +81,12 @@ async def test_child_is_not_completed_until_its_parent_has_been_told(desk: Desk)
     (edge,) = (await desk.record(parent)).relationships
     assert (edge.kind, edge.target, edge.status) == ("child", child, "satisfied")
     sequences = {event.type: event.sequence for event in await desk.events(child)}
-    (told,) = [one for one in await desk.events(parent) if one.type == "task.dependency.updated"]
-    assert told.sequence < sequences["task.completed"]
+    (updated,) = [one for one in await desk.events(parent) if one.type == "task.dependency.updated"]
+    assert updated.sequence < sequences["task.completed"]
 
 
 @pytest.mark.requirement("PO-6", "I5")
-async def test_parent_is_told_once_though_the_instance_dies_after_it(desk: Desk) -> None:
+async def test_parent_is_notified_once_across_a_crash_right_after_it(desk: Desk) -> None:
     parent, child = await make_child(desk)
     log = desk.house.log
 
@@ -96,7 +96,7 @@ async def test_parent_is_told_once_though_the_instance_dies_after_it(desk: Desk)
 
     log.after_append = die
     await desk.do("start_task", "s", taskId=child)
-    await wait_until(lambda: log.refuses_writes, 15, "the parent has been told")
+    await wait_until(lambda: log.refuses_writes, 15, "the parent is notified")
     await desk.house.restart()
     log.refuses_writes, log.after_append = False, None
     await desk.house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, child))
@@ -105,7 +105,7 @@ async def test_parent_is_told_once_though_the_instance_dies_after_it(desk: Desk)
 
 
 @pytest.mark.requirement("PO-6")
-async def test_child_that_fails_hands_nothing_over(desk: Desk) -> None:
+async def test_child_that_fails_delivers_nothing(desk: Desk) -> None:
     parent = await desk.create("sail around the world")
     child = await desk.create("fail at it", parentTaskId=parent)
     await desk.do("start_task", "s", taskId=child)
@@ -115,7 +115,7 @@ async def test_child_that_fails_hands_nothing_over(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("PO-6")
-async def test_child_of_a_parent_that_was_archived_ends_and_says_that_it_is_missing(
+async def test_child_of_an_archived_parent_ends_and_reports_the_parent_as_missing(
     desk: Desk,
 ) -> None:
     parent = await desk.create("fail at it")
@@ -131,17 +131,17 @@ async def test_child_of_a_parent_that_was_archived_ends_and_says_that_it_is_miss
         return AppendOptions()
 
     await desk.house.parts.writes.decide(failed.session_id, [ref], archive)
-    assert await word_for_parent(desk, child) == "parent_missing"
+    assert await read_parent_delivery(desk, child) == "parent_missing"
     await desk.do("start_task", "c", taskId=child)
     record = await desk.until(child, Status.COMPLETED)
     assert record.delivery["parent"] == "parent_missing"
-    assert await word_for_parent(desk, child) == "parent_missing"
+    assert await read_parent_delivery(desk, child) == "parent_missing"
     (edge,) = (await desk.record(parent)).relationships
-    assert edge.status == "open", "nothing was handed over"
+    assert edge.status == "open", "nothing was delivered"
 
 
 @pytest.mark.requirement("PO-6")
-async def test_child_whose_parent_is_lost_while_it_runs_ends_and_says_that_it_is_missing(
+async def test_child_whose_parent_is_lost_meanwhile_ends_and_reports_it_as_missing(
     desk: Desk,
 ) -> None:
     parent, child = await make_child(desk)
@@ -149,7 +149,7 @@ async def test_child_whose_parent_is_lost_while_it_runs_ends_and_says_that_it_is
     desk.hold_card()
     starting = asyncio.create_task(desk.do("start_task", "s", taskId=child))
     await desk.until(child, Status.PREPARING)
-    assert await word_for_parent(desk, child) == "pending"
+    assert await read_parent_delivery(desk, child) == "pending"
     nodes, kept = desk.house.store.nodes, keys.entity(ref)
     record = await nodes.query(ref.shard, pack("DUMP", kept), as_bytes)
     await nodes.update(ref.shard, pack("DEL", kept))
@@ -157,6 +157,6 @@ async def test_child_whose_parent_is_lost_while_it_runs_ends_and_says_that_it_is
     await starting
     ended = await desk.until(child, Status.COMPLETED)
     assert ended.delivery["parent"] == "parent_missing"
-    assert await word_for_parent(desk, child) == "parent_missing"
-    # What is proved of the session afterwards is what was written meanwhile.
+    assert await read_parent_delivery(desk, child) == "parent_missing"
+    # The fixture's final check needs the parent's record.
     await nodes.update(ref.shard, pack("RESTORE", kept, 0, record or b""))

@@ -1,4 +1,4 @@
-"""A start that waits for the card of its agent: shown, ended in either way, and left by nobody (ST-4, CF-3)."""
+"""A start that waits for the card of its agent: shown, finished either way, and never abandoned (ST-4, CF-3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("ST-4", "CF-3")
-async def test_while_the_card_is_read_task_and_thread_are_being_prepared(desk: Desk) -> None:
+async def test_task_and_thread_are_preparing_while_the_card_is_read(desk: Desk) -> None:
     task_id = await desk.create("echo done")
     desk.hold_card()
     starting = asyncio.create_task(desk.do("start_task", "s", taskId=task_id))
@@ -30,7 +30,7 @@ async def test_while_the_card_is_read_task_and_thread_are_being_prepared(desk: D
     record = await desk.until(task_id, Status.COMPLETED)
     assert record.progress.step is None, "what was read is no step of the work"
     assert f"prepare:{task_id}" not in await desk.house.due(task_id)
-    # The card is known now.
+    # The card is cached now.
     second = await desk.start("echo done")
     progress = [event.fact.payload for event in await desk.events(second)]
     assert "preparing" not in {getattr(one, "status", None) for one in progress}
@@ -55,7 +55,7 @@ async def test_a_task_whose_agent_has_no_card_may_be_started_again(desk: Desk) -
 
 
 @pytest.mark.requirement("ST-4", "I9")
-async def test_a_task_that_nobody_prepares_any_more_is_put_back(desk: Desk) -> None:
+async def test_a_task_whose_preparing_instance_is_gone_is_put_back(desk: Desk) -> None:
     task_id = await desk.create("echo done")
     desk.hold_card()
     starting = asyncio.create_task(desk.do("start_task", taskId=task_id))
@@ -66,7 +66,7 @@ async def test_a_task_that_nobody_prepares_any_more_is_put_back(desk: Desk) -> N
         Status.ACCEPTED,
         "the preparing instance is gone",
     )
-    # One that was only slow goes on all the same.
+    # If that instance was only slow, it continues.
     desk.house.peer.card_open.set()
     await starting
     await desk.until(task_id, Status.COMPLETED)

@@ -1,4 +1,4 @@
-"""Read models through the service, against what the log says: whole, in step with it, and honest about the rest."""
+"""Read models through the service, compared with the log: complete, up to date, and marked where data is missing."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ async def open_session(desk: Desk) -> str:
 
 
 async def start(desk: Desk, session_id: str, text: str, until: Status) -> str:
-    """A task in a session, once it stands where a test wants it."""
+    """Starts a task in a session and waits for its status ``until``."""
     task_id = await desk.start(text, sessionId=session_id)
     await desk.until(task_id, until)
     return task_id
 
 
 async def replay(desk: Desk, session_id: str, last: int | None = None) -> list[TaskRecord]:
-    """The tasks of a session as the log alone gives them, up to a sequence."""
+    """Returns the tasks of a session as replayed from the log alone, up to a sequence."""
     entries = await desk.house.entries(session_id)
     events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries[:last]]
     return [one for one in machine.replay(events).values() if isinstance(one, TaskRecord)]
 
 
 @pytest.mark.requirement("SNAP-5", "SNAP-14", "SNAP-15", "SNAP-18", "SNAP-19", "CMD-17")
-async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> None:
-    # What is lost is looked for longer than the test takes.
+async def test_sets_and_counts_of_a_session_equal_those_of_its_log(desk: Desk) -> None:
+    # The search for a lost task outlasts the test.
     desk.house.timeouts = replace(QUICK, liveness_s=60)
     await desk.house.restart()
     session_id = await open_session(desk)
@@ -97,7 +97,7 @@ async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> 
     lost = await start(desk, session_id, "forget me", Status.LOST)
     stored = len(await desk.house.entries(session_id))
     found: Any = await desk.do("get_session_tasks", sessionId=session_id)
-    # Whoever is lost is looked for meanwhile, and that is told.
+    # The search for the lost task goes on and writes events.
     assert stored <= found["sequence"] <= len(await desk.house.entries(session_id))
 
     sets = {name: set(found[name]) for name in ("active", "waiting", "lost", "terminal", "failed")}
@@ -108,21 +108,23 @@ async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> 
         "terminal": {completed, failed, cancelled},
         "failed": {failed},
     }
-    told = await replay(desk, session_id, found["sequence"])
-    statuses = Counter(record.status for record in told)
+    replayed = await replay(desk, session_id, found["sequence"])
+    statuses = Counter(record.status for record in replayed)
     counts = found["summary"]
     assert counts["terminal"] == sum(statuses[one] for one in ENDED)
     assert counts["waiting"] == sum(statuses[one] for one in WAITING)
     assert (counts["lost"], counts["failed"]) == (statuses[Status.LOST], statuses[Status.FAILED])
-    assert counts["active"] == len(told) - sum(
+    assert counts["active"] == len(replayed) - sum(
         counts[name] for name in ("terminal", "waiting", "lost")
     )
     ended = sorted(
-        (one for one in told if one.status in ENDED), key=lambda one: one.status_at, reverse=True
+        (one for one in replayed if one.status in ENDED),
+        key=lambda one: one.status_at,
+        reverse=True,
     )
     assert counts["recent"] == [record.task_id for record in ended]
 
-    by_id = {record.task_id: record for record in told}
+    by_id = {record.task_id: record for record in replayed}
     assert {line["taskId"]: line["recorded"] for line in found["tasks"]} == {
         task_id: record.status for task_id, record in by_id.items()
     }
@@ -142,7 +144,7 @@ async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> 
 
 
 async def prove_threads(desk: Desk, session_id: str) -> None:
-    """Each thread as it is served is what the log alone gives at the same moment."""
+    """Each thread as served equals the replay of the log at the same moment."""
     entries = await desk.house.entries(session_id)
     replayed = machine.replay(
         [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
@@ -160,7 +162,7 @@ async def prove_threads(desk: Desk, session_id: str) -> None:
 
 
 @pytest.mark.requirement("SNAP-15", "SNAP-22", "TR-18")
-async def test_each_member_of_a_line_is_there_or_says_why_not(desk: Desk) -> None:
+async def test_each_member_of_a_line_has_a_value_or_a_reason(desk: Desk) -> None:
     session_id = await open_session(desk)
     await start(desk, session_id, "echo done", Status.COMPLETED)
     await start(desk, session_id, "ask which", Status.WAITING_INPUT)
@@ -184,12 +186,12 @@ async def test_each_member_of_a_line_is_there_or_says_why_not(desk: Desk) -> Non
             *("unknown", "unavailable", "stale", "blocked", "not_applicable")
         }
         assert all(mark["reason"] for mark in line["marks"].values())
-        # Artifacts are named; the megabyte that one of them has is somewhere else.
+        # Artifacts are referenced: the megabyte of one of them is stored elsewhere.
         assert len(str(line)) < 8_000
 
 
 @pytest.mark.requirement("SNAP-16", "CMD-13", "GR-10", "TR-17", "GR-4", "GR-5", "GR-6")
-async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
+async def test_trees_are_rebuilt_from_the_graph_alone(desk: Desk) -> None:
     session_id = await open_session(desk)
     root = await desk.create("root", sessionId=session_id)
     child = await desk.create("child", sessionId=session_id, parentTaskId=root)
@@ -222,7 +224,7 @@ async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
     parents = {task: target for task, kind, target in alive if kind == "parent"}
     assert parents == {child: root, linked: root}
     children = {(task, target) for task, kind, target in alive if kind == "child"}
-    # Both ends know, whether they were linked or born so.
+    # Both ends have the edge, whether linked or created with it.
     assert children == {(root, linked), (root, child)}
     waits = {(task, target) for task, kind, target in alive if kind == "blocked_by"}
     assert waits == {(child, first), (linked, child)}
@@ -243,7 +245,7 @@ async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("SNAP-21", "VAL-11", "CF-16")
-async def test_words_of_an_agent_are_never_taken_for_a_success(desk: Desk) -> None:
+async def test_an_agents_text_is_never_taken_as_success(desk: Desk) -> None:
     async def boast(turn: Turn) -> None:
         await turn.status("WORKING", "all done! completed successfully, 100 %")
         await turn.artifact("the final report: completed")
@@ -253,10 +255,10 @@ async def test_words_of_an_agent_are_never_taken_for_a_success(desk: Desk) -> No
     desk.house.peer.next(boast)
     task_id = await desk.start("boast")
 
-    async def has_heard() -> bool:
+    async def is_received() -> bool:
         return bool((await desk.record(task_id)).artifact_count)
 
-    await wait_until(has_heard, 10, "the agent has boasted")
+    await wait_until(is_received, 10, "the agent has boasted")
     for model in get_args(TaskModel):
         shown = await look(desk, task_id, model)
         assert "completed" not in find_values(shown, "status", "recorded", "nativeStatus"), model
@@ -278,7 +280,7 @@ async def test_words_of_an_agent_are_never_taken_for_a_success(desk: Desk) -> No
 
 
 def find_values(value: Json, *names: str) -> set[str]:
-    """Every text or number under one of the names, wherever it stands beside the marks."""
+    """Returns every text or number under one of the names, except inside ``marks``."""
     found: set[str] = set()
     if isinstance(value, dict):
         members = {name: one for name, one in value.items() if name != "marks" and one is not None}
@@ -290,7 +292,7 @@ def find_values(value: Json, *names: str) -> set[str]:
 
 
 @pytest.mark.requirement("SNAP-20", "SNAP-22", "VAL-11")
-async def test_models_answer_when_the_events_are_gone_and_say_so(desk: Desk) -> None:
+async def test_models_answer_after_the_events_are_trimmed_and_mark_it(desk: Desk) -> None:
     session_id = await open_session(desk)
     task_id = await start(desk, session_id, "chunks 3", Status.COMPLETED)
     before = {model: await look(desk, task_id, model) for model in get_args(TaskModel)}
@@ -317,7 +319,7 @@ async def test_models_answer_when_the_events_are_gone_and_say_so(desk: Desk) -> 
 
 
 @pytest.mark.requirement("VAL-7", "CMD-16")
-async def test_an_old_session_is_read_by_windows_of_bounded_cost(desk: Desk) -> None:
+async def test_an_old_session_is_read_in_windows_of_bounded_cost(desk: Desk) -> None:
     session_id = await open_session(desk)
     task_id = await desk.create("go on for long", sessionId=session_id)
     ref = EntityRef(EntityKind.TASK, task_id)
@@ -328,8 +330,8 @@ async def test_an_old_session_is_read_by_windows_of_bounded_cost(desk: Desk) -> 
             for percent in range(64):
                 record = decision.state(ref)
                 assert isinstance(record, TaskRecord)
-                told = ReportProgress(TaskProgress(percent=percent % 100))
-                decision.add(tasks.decide(record, told))
+                report = ReportProgress(TaskProgress(percent=percent % 100))
+                decision.add(tasks.decide(record, report))
             return AppendOptions()
 
         assert isinstance(await writes.decide(session_id, [ref], body), Written)
@@ -378,12 +380,12 @@ async def test_pages_of_a_session_have_no_hole_and_no_repeat(desk: Desk) -> None
     assert [one["text"] for one in paged if one["kind"] == "message"] == [
         f"message {number}" for number in range(25)
     ]
-    # A session names its newest threads, and says how many others there are.
+    # A session names its newest threads, and the number of the others.
     assert len(whole["threads"]) + ("threads" in whole["marks"]) * 99 >= whole["threadCount"]
 
 
 @pytest.mark.requirement("SNAP-7", "SNAP-11", "SNAP-12", "SNAP-6", "VAL-9")
-async def test_what_an_agent_brought_and_how_it_was_chosen(desk: Desk) -> None:
+async def test_artifacts_routing_and_subagents_of_a_task(desk: Desk) -> None:
     async def bring_many(turn: Turn) -> None:
         for number in range(int(turn.argument)):
             await turn.artifact(f"leaf {number}", artifact_id=f"leaf-{number}")
@@ -399,10 +401,10 @@ async def test_what_an_agent_brought_and_how_it_was_chosen(desk: Desk) -> None:
         assert "versions" not in chain["marks"]
     many = await desk.start("many 18")
     await desk.until(many, Status.COMPLETED)
-    told = await look(desk, many, "artifacts")
-    assert [len(chain["versions"]) for chain in told["artifacts"]] == [1] * 18
-    assert "artifacts" not in told["marks"]
-    assert told["marks"]["issues"]["state"] == "not_applicable"
+    model_of_many = await look(desk, many, "artifacts")
+    assert [len(chain["versions"]) for chain in model_of_many["artifacts"]] == [1] * 18
+    assert "artifacts" not in model_of_many["marks"]
+    assert model_of_many["marks"]["issues"]["state"] == "not_applicable"
     routing = await look(desk, task_id, "routing")
     assert routing["peer"] == "echo"
     assert routing["marks"]["limits"]["state"] == "unknown"
@@ -439,7 +441,7 @@ async def test_a_session_lists_its_threads_and_each_of_them_names_it(desk: Desk)
 
 
 @pytest.mark.requirement("CMD-12", "SNAP-20")
-async def test_a_service_that_knows_nothing_answers_the_same(desk: Desk) -> None:
+async def test_a_restarted_service_answers_the_same(desk: Desk) -> None:
     session_id = await open_session(desk)
     tasks = [await start(desk, session_id, text, Status.COMPLETED) for text in ("one", "two")]
     tasks.append(await desk.create("three", sessionId=session_id))
@@ -460,7 +462,7 @@ async def test_a_service_that_knows_nothing_answers_the_same(desk: Desk) -> None
     assert [len(one["tasks"]) for one in listed] == [3, 2]
 
 
-async def test_what_is_not_the_callers_looks_like_what_is_not_there(desk: Desk) -> None:
+async def test_object_of_another_owner_equals_an_unknown_one(desk: Desk) -> None:
     session_id = await open_session(desk)
     task_id = await desk.create(sessionId=session_id)
     record = await desk.record(task_id)
@@ -477,13 +479,13 @@ async def test_what_is_not_the_callers_looks_like_what_is_not_there(desk: Desk) 
                 await desk.do(method, None, BOB, **{name: given})
 
 
-def test_every_model_of_a_task_is_asked_for_by_a_call() -> None:
+def test_every_model_of_a_task_has_a_call() -> None:
     assert set(NAMES) == set(get_args(TaskModel))
     assert set(NAMES.values()) <= set(CALLS)
 
 
 @pytest.mark.requirement("VAL-9", "EXT-5")
-async def test_why_another_agent_took_over_is_explained_by_its_facts(desk: Desk) -> None:
+async def test_a_fallback_to_another_agent_is_explained_by_its_facts(desk: Desk) -> None:
     desk.house.policy = RetryPolicy(fallback=("other",))
 
     async def reject(turn: Turn) -> None:

@@ -1,4 +1,4 @@
-"""Messages that refer to tasks, over several attempts: where the new task leads, what each agent is told (GR-4)."""
+"""Messages that refer to tasks, over several attempts: the new task's source, and what each agent receives (GR-4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("GR-4")
-async def test_refinement_leads_to_the_attempt_that_produced_what_it_refines(desk: Desk) -> None:
+async def test_refinement_leads_to_the_attempt_that_produced_its_source(desk: Desk) -> None:
     house = desk.house
     house.policy = RetryPolicy(attempts=2, backoff_ms=1_000, backoff_max_ms=1_000)
 
@@ -48,19 +48,19 @@ async def test_refinement_leads_to_the_attempt_that_produced_what_it_refines(des
 
 
 async def list_resolved(desk: Desk, task_id: str) -> list[ContextResolved]:
-    """What went along with the turns and attempts of a task."""
+    """Returns the resolved contexts of the task's turns and attempts."""
     payloads = [event.fact.payload for event in await desk.events(task_id)]
     return [one for one in payloads if isinstance(one, ContextResolved)]
 
 
 def list_texts(desk: Desk) -> list[str]:
-    """The texts in the only message that the other agent got."""
+    """Returns the texts of the only message that the other agent received."""
     (message,) = desk.house.peers["other"].messages
     return [str(part["text"]) for part in objects_at(message, "parts")]
 
 
 @pytest.mark.requirement("EVC-12", "LT-10")
-async def test_agent_that_takes_over_is_told_in_its_own_way(desk: Desk) -> None:
+async def test_fallback_agent_gets_references_in_its_own_form(desk: Desk) -> None:
     house = desk.house
     first, _ = await house.talk("draft it")
     artifact = (await desk.record(first.task_id)).artifacts[0]
@@ -88,7 +88,7 @@ async def test_agent_that_takes_over_is_told_in_its_own_way(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("EVC-12", "GR-3")
-async def test_task_that_is_started_with_a_message_leads_to_what_it_refers_to(desk: Desk) -> None:
+async def test_task_started_with_a_message_leads_to_what_the_message_refers_to(desk: Desk) -> None:
     first, _ = await desk.house.talk("draft it")
     task_id = await desk.create("build it", agent="other")
     message: JsonObject = {

@@ -1,4 +1,4 @@
-"""A task that has ended is tried again because its owner wants it; what its callers saw of the end stays (CMD-10)."""
+"""An ended task is retried by its owner; the end that its callers saw stays (CMD-10)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def state_of(task: JsonObject) -> str:
 
 
 @pytest.mark.requirement("CMD-10", "ATT-1", "ATT-13", "ATT-17", "LT-12", "LT-13", "TEV-10")
-async def test_failed_task_is_tried_again_under_its_next_id_and_the_old_one_stays_failed(
+async def test_retried_task_has_its_next_id_and_the_old_one_stays_failed(
     desk: Desk,
 ) -> None:
     house = desk.house
@@ -101,7 +101,7 @@ async def test_failed_task_is_tried_again_under_its_next_id_and_the_old_one_stay
 
 
 @pytest.mark.requirement("LT-12", "LT-13")
-async def test_three_reruns_give_three_ids_and_each_earlier_one_stays_byte_for_byte(
+async def test_three_retries_give_three_ids_and_each_earlier_one_stays_identical_in_each_byte(
     desk: Desk,
 ) -> None:
     house = desk.house
@@ -126,7 +126,7 @@ async def test_three_reruns_give_three_ids_and_each_earlier_one_stays_byte_for_b
 
 
 @pytest.mark.requirement("LT-12")
-async def test_old_id_takes_nothing_while_the_new_one_is_at_work(desk: Desk) -> None:
+async def test_old_id_accepts_nothing_while_the_new_one_runs(desk: Desk) -> None:
     house = desk.house
     accepted = await fail_visibly(house)
     frozen = await read(house, accepted.facade)
@@ -146,7 +146,7 @@ async def test_old_id_takes_nothing_while_the_new_one_is_at_work(desk: Desk) -> 
 
 
 @pytest.mark.requirement("LT-13")
-async def test_reader_that_comes_back_to_the_new_id_is_not_stopped_by_the_end_of_the_old_one(
+async def test_reader_resuming_the_new_id_is_not_stopped_by_the_end_of_the_old_one(
     desk: Desk,
 ) -> None:
     house = desk.house
@@ -168,7 +168,7 @@ async def test_reader_that_comes_back_to_the_new_id_is_not_stopped_by_the_end_of
     assert "COMPLETED" in str(frames[-1])
 
 
-async def test_task_that_nobody_saw_fail_keeps_its_id(desk: Desk) -> None:
+async def test_failed_task_that_was_never_shown_keeps_its_id(desk: Desk) -> None:
     house = desk.house
 
     async def refuse(turn: Turn) -> None:
@@ -187,25 +187,25 @@ async def test_task_that_nobody_saw_fail_keeps_its_id(desk: Desk) -> None:
     assert state_of(await read(house, accepted.facade)) == "COMPLETED"
 
 
-async def test_task_that_was_answered_with_a_message_is_a_task_of_another_id(desk: Desk) -> None:
+async def test_retry_of_a_task_answered_with_a_message_gets_another_id(desk: Desk) -> None:
     async def answer(turn: Turn) -> None:
         await turn.answer("hello")
 
     house = desk.house
     house.peer.next(answer)
     accepted = await house.send("go")
-    heard = await house.hear(accepted)
+    answered = await house.hear(accepted)
     await desk.do("retry_task", taskId=accepted.task_id, reason="say it again")
     with pytest.raises(NotFound):
         await read(house, accepted.facade)
-    assert await house.hear(accepted) == heard
+    assert await house.hear(accepted) == answered
     await begin(house, accepted)
     await house.until(accepted, Status.COMPLETED)
     assert state_of(await read(house, f"{accepted.task_id}~2")) == "COMPLETED"
 
 
 @pytest.mark.requirement("CMD-10", "CMD-30")
-async def test_rerun_is_owed_once_per_key_and_only_for_the_version_that_was_read(
+async def test_retry_is_scheduled_once_per_key_and_only_at_the_version_read(
     desk: Desk,
 ) -> None:
     house = desk.house
@@ -222,7 +222,7 @@ async def test_rerun_is_owed_once_per_key_and_only_for_the_version_that_was_read
 
 
 @pytest.mark.requirement("CMD-10")
-async def test_task_that_is_under_way_or_was_never_started_is_not_tried_again(desk: Desk) -> None:
+async def test_running_or_never_started_task_is_not_retried(desk: Desk) -> None:
     house = desk.house
     created = await desk.create()
     with pytest.raises(UnsupportedOperation, match="never started"):
@@ -239,7 +239,7 @@ async def test_task_that_is_under_way_or_was_never_started_is_not_tried_again(de
 
 
 @pytest.mark.requirement("CMD-10", "ATT-16")
-async def test_rerun_goes_to_the_agent_that_is_named_if_its_caller_may_call_it(desk: Desk) -> None:
+async def test_retry_goes_to_the_named_agent_if_its_caller_may_call_it(desk: Desk) -> None:
     house = desk.house
     accepted = await fail_visibly(house)
     bound = replace(ADA, agents=frozenset({"echo"}))
@@ -255,7 +255,7 @@ async def test_rerun_goes_to_the_agent_that_is_named_if_its_caller_may_call_it(d
 
 
 @pytest.mark.requirement("ATT-10", "CMD-10")
-async def test_what_was_tried_before_a_rerun_does_not_count_in_it(desk: Desk) -> None:
+async def test_attempts_before_a_retry_do_not_count_towards_its_limit(desk: Desk) -> None:
     house = desk.house
     house.policy = RetryPolicy(attempts=2, backoff_ms=1)
     house.peer.next(fail, fail, fail)
@@ -266,18 +266,18 @@ async def test_what_was_tried_before_a_rerun_does_not_count_in_it(desk: Desk) ->
     await desk.do("retry_task", taskId=accepted.task_id, reason=WHY)
     await begin(house, accepted)
 
-    async def owes_the_fourth() -> bool:
+    async def is_fourth_due() -> bool:
         record = await house.record(accepted)
         return record.status is Status.RETRYING and len(record.attempts) == 3
 
-    await wait_until(owes_the_fourth, 15, "the policy began anew")
+    await wait_until(is_fourth_due, 15, "the policy counts from the retry")
     await house.come_due("retry", accepted.task_id, after_ms=10)
     record = await house.until(accepted, Status.COMPLETED)
     assert [one.asked_by for one in record.attempts] == [None, None, ADA.id, None]
 
 
 @pytest.mark.requirement("CMD-10")
-async def test_pause_before_the_next_attempt_is_cut_short_by_whoever_wants_it_now(
+async def test_retry_command_skips_the_backoff_before_the_next_attempt(
     desk: Desk,
 ) -> None:
     house = desk.house
@@ -293,7 +293,7 @@ async def test_pause_before_the_next_attempt_is_cut_short_by_whoever_wants_it_no
 
 
 @pytest.mark.requirement("ATT-14", "CMD-10")
-async def test_lost_task_is_tried_again_where_its_owner_says_so(desk: Desk) -> None:
+async def test_lost_task_is_retried_when_its_owner_asks(desk: Desk) -> None:
     house = desk.house
 
     async def story(turn: Turn) -> None:

@@ -1,4 +1,4 @@
-"""Threads that are taken up again: what is followed from there on, and what their caller has missed (CMD-3, CMD-34)."""
+"""Resumed threads: which tasks are followed from then on, and what their caller has missed (CMD-3, CMD-34)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ async def read_cursor(desk: Desk, session_id: str) -> str:
 
 @pytest.mark.requirement("CMD-34", "CMD-3")
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_token_says_how_much_its_caller_has_missed(desk: Desk, *, restarts: bool) -> None:
+async def test_token_tells_how_many_events_its_caller_has_missed(
+    desk: Desk, *, restarts: bool
+) -> None:
     (first,) = await say(desk, "one")
     begun = await resume(desk, first)
     assert (begun["tasks"], begun.get("resumed"), begun.get("missed")) == ([], None, None)
@@ -55,7 +57,7 @@ async def test_token_says_how_much_its_caller_has_missed(desk: Desk, *, restarts
 
 
 @pytest.mark.requirement("CMD-34")
-async def test_token_that_does_not_hold_is_a_gap_with_its_reason(desk: Desk) -> None:
+async def test_token_of_another_history_is_a_gap_with_its_reason(desk: Desk) -> None:
     (first,) = await say(desk, "one")
     cursor = parse_cursor(str((await resume(desk, first))["resumeToken"]))
     for wrong, why in (
@@ -70,7 +72,7 @@ async def test_token_that_does_not_hold_is_a_gap_with_its_reason(desk: Desk) -> 
 
 @pytest.mark.requirement("CMD-34")
 @pytest.mark.parametrize("token", ["", "now", "1.2.3", "x" * 65])
-async def test_what_is_no_token_is_refused(desk: Desk, token: str) -> None:
+async def test_malformed_token_is_refused(desk: Desk, token: str) -> None:
     (first,) = await say(desk, "one")
     with pytest.raises((BadCursor, InvalidInput)) as refused:
         await resume(desk, first, token)
@@ -80,7 +82,7 @@ async def test_what_is_no_token_is_refused(desk: Desk, token: str) -> None:
 
 
 @pytest.mark.requirement("CMD-3")
-async def test_turns_that_wait_go_on_where_nobody_looks_at_them(desk: Desk) -> None:
+async def test_queued_turns_continue_without_a_follower(desk: Desk) -> None:
     (first,) = await say(desk, "one")
     desk.house.peer.hold()
     busy = await desk.house.send("two", context_id=first.context_id, wait="stream")

@@ -1,4 +1,4 @@
-"""A thread goes back to the end of a turn: what is left behind stays, is marked, and counts no more (EXT-11, PRS-5)."""
+"""A thread is rolled back to a turn: later turns stay stored, are marked, and no longer count (EXT-11, PRS-5)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ async def read_thread(desk: Desk, thread_id: str) -> ThreadRecord:
 
 
 async def say(desk: Desk, *texts: str, agent: str = "echo") -> list[TurnAccepted]:
-    """Turns of one context, each with its answer."""
-    told: list[TurnAccepted] = []
+    """Sends turns of one context and waits for each response."""
+    sent: list[TurnAccepted] = []
     for text in texts:
-        context = told[0].context_id if told else None
+        context = sent[0].context_id if sent else None
         accepted = await desk.house.send(text, agent=agent, context_id=context)
         await desk.house.hear(accepted)
-        told.append(accepted)
-    return told
+        sent.append(accepted)
+    return sent
 
 
 async def go_back(
@@ -62,7 +62,7 @@ async def read_types(desk: Desk, accepted: TurnAccepted, after: int) -> list[str
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5", "A2A-4", "LT-17", "CMD-30")
-async def test_two_turns_are_left_behind_and_what_comes_then_begins_without_them(
+async def test_rollback_removes_two_turns_and_the_next_turn_starts_without_them(
     desk: Desk,
 ) -> None:
     one = (await say(desk, "echo 1"))[0]
@@ -97,13 +97,13 @@ async def test_two_turns_are_left_behind_and_what_comes_then_begins_without_them
     now = await read_thread(desk, one.thread_id)
     assert read_state(now) == read_state(then) != read_state(before)
     assert now.remotes == {}
-    # Everything is there as it was, and says that it does not stand.
+    # All tasks stay readable, and are marked as rolled back.
     assert [await desk.house.read(accepted) for accepted in (one, two, other)] == shown
     marks = [(await desk.record(one.task_id)).rolled_back for one in (one, two, other)]
     assert marks == [None, answer["boundaryId"], answer["boundaryId"]]
     line = await desk.do("get_task_summary", taskId=two.facade)
     assert line["rolledBack"] == (await desk.do("get_task", taskId=two.facade))["rolledBack"]
-    # A repeat gets the same, and does not go back a second time.
+    # A repeat returns the same answer and does not roll back again.
     three = await desk.house.send("echo 4", context_id=one.context_id)
     await desk.house.hear(three)
     assert await go_back(desk, one, "back") == {**answer, "repeated": True}
@@ -119,25 +119,25 @@ async def test_two_turns_are_left_behind_and_what_comes_then_begins_without_them
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5")
-async def test_a_thread_goes_back_again_and_further_but_not_to_what_it_has_left(
+async def test_a_thread_is_rolled_back_further_but_not_to_a_removed_turn(
     desk: Desk,
 ) -> None:
-    told = await say(desk, "echo 1", "echo 2", "echo 3", "echo 4")
-    await go_back(desk, told[2])
+    sent = await say(desk, "echo 1", "echo 2", "echo 3", "echo 4")
+    await go_back(desk, sent[2])
     with pytest.raises(InvalidInput, match=r"toTurn.*already rolled back"):
-        await go_back(desk, told[3])
-    nothing = await go_back(desk, told[2])
+        await go_back(desk, sent[3])
+    nothing = await go_back(desk, sent[2])
     assert (nothing["outcome"], nothing.get("boundaryId")) == ("no_op", None)
-    answer = await go_back(desk, told[0])
-    assert answer["turns"] == [told[1].turn_id, told[2].turn_id]
-    state = read_state(await read_thread(desk, told[0].thread_id))
+    answer = await go_back(desk, sent[0])
+    assert answer["turns"] == [sent[1].turn_id, sent[2].turn_id]
+    state = read_state(await read_thread(desk, sent[0].thread_id))
     assert (state.turns, state.artifacts["result"].version) == (1, 1)
-    gone = [(await desk.record(one.task_id)).rolled_back is not None for one in told]
+    gone = [(await desk.record(one.task_id)).rolled_back is not None for one in sent]
     assert gone == [False, True, True, True]
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5")
-async def test_what_is_under_way_and_what_is_no_turn_of_the_thread_is_refused_by_name(
+async def test_rollback_over_open_work_or_to_an_unknown_turn_is_refused_by_name(
     desk: Desk,
 ) -> None:
     (one,), (elsewhere,) = await say(desk, "echo 1"), await say(desk, "echo 1")
@@ -169,7 +169,7 @@ async def test_what_is_under_way_and_what_is_no_turn_of_the_thread_is_refused_by
 
 
 @pytest.mark.requirement("EXT-11")
-async def test_a_turn_that_comes_between_is_left_behind_as_well_or_stops_the_rollback(
+async def test_a_turn_during_a_rollback_is_rolled_back_as_well(
     desk: Desk,
 ) -> None:
     one, two = await say(desk, "echo 1", "echo 2")
@@ -187,7 +187,7 @@ async def test_a_turn_that_comes_between_is_left_behind_as_well_or_stops_the_rol
 
 
 @pytest.mark.requirement("EXT-11", "I2")
-async def test_a_rollback_is_stored_whole_or_not_at_all(desk: Desk) -> None:
+async def test_a_rollback_is_stored_completely_or_not_at_all(desk: Desk) -> None:
     one, _ = await say(desk, "echo 1", "echo 2")
     before, head = await read_thread(desk, one.thread_id), len(await desk.house.events(one))
     desk.house.log.refuses_writes = True
@@ -206,15 +206,15 @@ async def test_a_rollback_is_stored_whole_or_not_at_all(desk: Desk) -> None:
         await go_back(desk, one, "back")
     again = await go_back(desk, one, "back")
     assert (again["outcome"], again["repeated"]) == ("rolled_back", True)
-    told = await read_types(desk, one, head)
-    assert told.count("history.rollback.completed") == 1
+    sent = await read_types(desk, one, head)
+    assert sent.count("history.rollback.completed") == 1
 
 
 @pytest.mark.requirement("EXT-11", "LT-14")
-async def test_a_context_that_went_back_goes_on_by_templates_as_it_would_without(
+async def test_a_rolled_back_context_continues_the_same_with_and_without_templates(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same conversation once with templates and once decided: threads and facts differ in ids and times alone."""
+    """The same conversation with templates and without: threads and facts differ only in ids and times."""
     shapes: list[list[str]] = []
     opened, fill = list[bool](), TemplatedTurns.open
 
@@ -245,7 +245,7 @@ async def test_a_context_that_went_back_goes_on_by_templates_as_it_would_without
     assert (await verify_store(desk.house.store)).ok
 
 
-async def test_models_of_a_thread_say_what_stands(desk: Desk) -> None:
+async def test_models_of_a_thread_mark_what_was_rolled_back(desk: Desk) -> None:
     one, two = await say(desk, "echo 1", "echo 2")
     answer = await go_back(desk, one)
     thread = await desk.do("get_thread", threadId=one.thread_id)
@@ -269,7 +269,7 @@ async def test_models_of_a_thread_say_what_stands(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5")
-async def test_what_goes_on_before_the_boundary_keeps_it_from_being_one(desk: Desk) -> None:
+async def test_open_work_before_the_boundary_refuses_the_rollback(desk: Desk) -> None:
     async def ask(turn: Turn) -> None:
         await turn.status("INPUT_REQUIRED", "which boat?")
 
@@ -280,18 +280,18 @@ async def test_what_goes_on_before_the_boundary_keeps_it_from_being_one(desk: De
     with pytest.raises(UnsupportedOperation, match="toTurn") as refused:
         await go_back(desk, asked)
     assert refused.value.details["tasks"] == asked.facade
-    # What was created and not started is no turn yet.
+    # A task that was created and not started is no turn yet.
     await desk.do("create_task", agent="echo", objective="later", contextId=asked.context_id)
     await desk.house.cancel(asked)
     assert (await go_back(desk, asked))["tasks"] == [two.facade]
 
 
 @pytest.mark.requirement("EXT-11", "CMD-30")
-async def test_a_key_belongs_to_the_thread_that_it_changes(desk: Desk) -> None:
+async def test_a_key_is_scoped_to_its_thread(desk: Desk) -> None:
     one, _ = await say(desk, "echo 1", "echo 2")
-    beside = await desk.house.send("echo 1", session_id=one.session_id)
-    await desk.house.hear(beside)
-    await desk.house.hear(await desk.house.send("echo 2", context_id=beside.context_id))
-    answers = [await go_back(desk, first, "same key") for first in (one, beside)]
+    sibling = await desk.house.send("echo 1", session_id=one.session_id)
+    await desk.house.hear(sibling)
+    await desk.house.hear(await desk.house.send("echo 2", context_id=sibling.context_id))
+    answers = [await go_back(desk, first, "same key") for first in (one, sibling)]
     assert [answer["outcome"] for answer in answers] == ["rolled_back", "rolled_back"]
-    assert [answer["threadId"] for answer in answers] == [one.thread_id, beside.thread_id]
+    assert [answer["threadId"] for answer in answers] == [one.thread_id, sibling.thread_id]

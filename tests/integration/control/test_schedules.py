@@ -1,4 +1,4 @@
-"""Schedules over a real engine: made, fired, held up, interrupted, and read by those who own them (AP-7, OBJ-8)."""
+"""Schedules over a real engine: created, run at ticks, delayed, interrupted, read by their owners (AP-7, OBJ-8)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.rules import Rule, make_policy
 from passerelle.store.connection import pack
-from tests.integration.control.test_lag import carry
+from tests.integration.control.test_lag import run_relay
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB, House
 from tests.support.waiting import wait_until
@@ -45,13 +45,13 @@ async def _keep(_shard: Shard, _row: DueRow) -> bool:
     return False
 
 
-def _find_nobody(_name: str, _tenant: str) -> Principal | None:
+def _find_no_principal(_name: str, _tenant: str) -> Principal | None:
     return None
 
 
 @dataclass(frozen=True)
-class Wall:
-    """The schedules of a desk, and the hand that moves the clock."""
+class ScheduleBench:
+    """The schedules of a desk; moves the clock."""
 
     desk: Desk
 
@@ -76,7 +76,7 @@ class Wall:
         return await self.desk.do("get_schedule", scheduleId=schedule)
 
     async def visit(self, schedule: str, ahead_ms: int = 0) -> None:
-        """Lets time pass, and has the row of the schedule handled, as the due loop does."""
+        """Moves the clock and handles the schedule's due row, as the due loop does."""
         self.house.clock.ahead_ms += ahead_ms
         member = f"schedule:{schedule}"
         token = (await self.house.due(schedule)).get(member)
@@ -87,7 +87,7 @@ class Wall:
         await runner.on_due(shard_of(schedule), row, now_ms, _keep)
 
     async def pass_tick(self, schedule: str, late_ms: int = 1) -> None:
-        """The next tick, and so much later."""
+        """Moves the clock to the next tick plus ``late_ms`` and handles it."""
         shown = await self.show(schedule)
         ahead_ms = parse_ms(shown["nextAt"]) + late_ms - self.house.clock.now_ms()
         await self.visit(schedule, ahead_ms)
@@ -97,8 +97,8 @@ class Wall:
         facts = [decode_event(one.data, one.frame, one.facade).fact for one in entries]
         return sum(isinstance(fact.payload, TaskCreated) for fact in facts)
 
-    async def ended(self, schedule: str, count: int) -> Any:  # noqa: ANN401  JSON
-        """The schedule once so many of its newest runs have ended."""
+    async def await_ended(self, schedule: str, count: int) -> Any:  # noqa: ANN401  JSON
+        """Returns the schedule once its list of recent runs holds ``count`` completed ones."""
 
         async def look() -> JsonObject | None:
             shown = await self.show(schedule)
@@ -109,38 +109,38 @@ class Wall:
 
 
 @pytest.fixture
-def wall(desk: Desk) -> Wall:
-    return Wall(desk)
+def bench(desk: Desk) -> ScheduleBench:
+    return ScheduleBench(desk)
 
 
 @pytest.mark.requirement("AP-7", "OBJ-7")
-async def test_tick_becomes_a_task_like_any_other(wall: Wall) -> None:
-    schedule = await wall.make("echo done")
-    await wall.pass_tick(schedule)
-    shown = await wall.ended(schedule, 1)
+async def test_tick_becomes_a_task_like_any_other(bench: ScheduleBench) -> None:
+    schedule = await bench.make("echo done")
+    await bench.pass_tick(schedule)
+    shown = await bench.await_ended(schedule, 1)
     [run] = shown["recent"]
     assert (run["number"], run["cause"], shown["runs"]) == (1, "due", 1)
-    record = await wall.desk.until(run["taskId"], Status.COMPLETED)
+    record = await bench.desk.until(run["taskId"], Status.COMPLETED)
     assert record.session_id == schedule
-    listed: Any = await wall.desk.do("list_tasks", agent="echo")
+    listed: Any = await bench.desk.do("list_tasks", agent="echo")
     assert run["taskId"] in [one["taskId"] for one in listed["tasks"]]
-    [message] = wall.house.peer.messages
+    [message] = bench.house.peer.messages
     assert message["parts"] == [{"text": "echo done"}]
 
 
 @pytest.mark.requirement("AP-7")
-async def test_hundred_ticks_with_nothing_to_do_make_no_task(wall: Wall) -> None:
-    schedule = await wall.make(missed="skip")
+async def test_hundred_ticks_with_nothing_to_do_make_no_task(bench: ScheduleBench) -> None:
+    schedule = await bench.make(missed="skip")
     for _ in range(100):
-        await wall.pass_tick(schedule, late_ms=45_000)
-    shown = await wall.show(schedule)
+        await bench.pass_tick(schedule, late_ms=45_000)
+    shown = await bench.show(schedule)
     assert (shown["missedTicks"], shown["runs"], shown.get("recent")) == (100, 0, [])
-    assert await wall.count_tasks(schedule) == 0
-    assert wall.house.peer.messages == []
-    history: Any = await wall.desk.do("get_schedule_history", scheduleId=schedule, limit=200)
+    assert await bench.count_tasks(schedule) == 0
+    assert bench.house.peer.messages == []
+    history: Any = await bench.desk.do("get_schedule_history", scheduleId=schedule, limit=200)
     token, paged = "", list[Any]()
     while not paged or token:
-        page: Any = await wall.desk.do(
+        page: Any = await bench.desk.do(
             "get_schedule_history", scheduleId=schedule, pageSize=30, pageToken=token
         )
         paged += page["steps"]
@@ -151,106 +151,110 @@ async def test_hundred_ticks_with_nothing_to_do_make_no_task(wall: Wall) -> None
 
 @pytest.mark.requirement("OBJ-8")
 @pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("all", 5)])
-async def test_ticks_of_an_outage_come_to_what_the_policy_says(
-    wall: Wall, missed: str, runs: int
+async def test_ticks_of_an_outage_follow_the_missed_policy(
+    bench: ScheduleBench, missed: str, runs: int
 ) -> None:
-    schedule = await wall.make(missed=missed, overlap="allow")
-    await wall.visit(schedule, 5 * MINUTE_MS + 45_000)
-    shown = await wall.ended(schedule, runs)
+    schedule = await bench.make(missed=missed, overlap="allow")
+    await bench.visit(schedule, 5 * MINUTE_MS + 45_000)
+    shown = await bench.await_ended(schedule, runs)
     assert (shown["runs"], shown["missedTicks"]) == (runs, 5 - runs)
     assert [one["cause"] for one in shown["recent"]] == runs * ["missed"]
-    await wall.visit(schedule)
-    assert await wall.count_tasks(schedule) == runs
+    await bench.visit(schedule)
+    assert await bench.count_tasks(schedule) == runs
 
 
-async def test_tick_that_grew_late_behind_its_row_is_judged_as_late(wall: Wall) -> None:
-    schedule = await wall.make(missed="skip")
-    shown = await wall.show(schedule)
-    wall.house.clock.ahead_ms += parse_ms(shown["nextAt"]) + 1 - wall.house.clock.now_ms()
-    member, came_ms = f"schedule:{schedule}", wall.house.clock.now_ms()
-    row = DueRow(member, (await wall.house.due(schedule))[member])
-    # the process stands still between the claim and the judgement
-    wall.house.clock.ahead_ms += 31_000
-    await wall.house.parts.schedules.runner.on_due(shard_of(schedule), row, came_ms, _keep)
-    shown = await wall.show(schedule)
+async def test_tick_that_became_late_while_its_row_was_handled_counts_as_late(
+    bench: ScheduleBench,
+) -> None:
+    schedule = await bench.make(missed="skip")
+    shown = await bench.show(schedule)
+    bench.house.clock.ahead_ms += parse_ms(shown["nextAt"]) + 1 - bench.house.clock.now_ms()
+    member, came_ms = f"schedule:{schedule}", bench.house.clock.now_ms()
+    row = DueRow(member, (await bench.house.due(schedule))[member])
+    # the process stops between the claim and the decision
+    bench.house.clock.ahead_ms += 31_000
+    await bench.house.parts.schedules.runner.on_due(shard_of(schedule), row, came_ms, _keep)
+    shown = await bench.show(schedule)
     assert (shown["runs"], shown["missedTicks"]) == (0, 1)
-    assert await wall.count_tasks(schedule) == 0
+    assert await bench.count_tasks(schedule) == 0
 
 
-async def test_late_runs_come_one_after_the_other(wall: Wall) -> None:
-    schedule = await wall.make(missed="all", overlap="skip")
-    await wall.visit(schedule, 3 * MINUTE_MS + 45_000)
+async def test_missed_runs_start_one_after_the_other(bench: ScheduleBench) -> None:
+    schedule = await bench.make(missed="all", overlap="skip")
+    await bench.visit(schedule, 3 * MINUTE_MS + 45_000)
     for count in (1, 2, 3):
-        await wall.ended(schedule, count)
-        assert await wall.count_tasks(schedule) == count
-        await wall.visit(schedule)
-    assert (await wall.show(schedule))["skippedTicks"] == 0
+        await bench.await_ended(schedule, count)
+        assert await bench.count_tasks(schedule) == count
+        await bench.visit(schedule)
+    assert (await bench.show(schedule))["skippedTicks"] == 0
 
 
 @pytest.mark.parametrize(
     ("overlap", "begun", "skipped"), [("skip", 1, 1), ("wait", 1, 0), ("allow", 2, 0)]
 )
-async def test_tick_that_meets_a_run(wall: Wall, overlap: str, begun: int, skipped: int) -> None:
-    wall.house.peer.hold()
-    schedule = await wall.make(overlap=overlap)
-    await wall.pass_tick(schedule)
-    await wall.pass_tick(schedule)
-    shown = await wall.show(schedule)
+async def test_overlap_policy_of_a_tick_during_a_run(
+    bench: ScheduleBench, overlap: str, begun: int, skipped: int
+) -> None:
+    bench.house.peer.hold()
+    schedule = await bench.make(overlap=overlap)
+    await bench.pass_tick(schedule)
+    await bench.pass_tick(schedule)
+    shown = await bench.show(schedule)
     assert (len(shown["recent"]), shown["skippedTicks"]) == (begun, skipped)
-    wall.house.peer.release_all()
+    bench.house.peer.release_all()
     if overlap == "wait":
-        await wall.ended(schedule, 1)
-        await wall.visit(schedule)
-    assert await wall.count_tasks(schedule) == (1 if overlap == "skip" else 2)
+        await bench.await_ended(schedule, 1)
+        await bench.visit(schedule)
+    assert await bench.count_tasks(schedule) == (1 if overlap == "skip" else 2)
 
 
-async def test_run_takes_the_place_of_the_one_before(wall: Wall) -> None:
-    schedule = await wall.make("ask which one", overlap="replace")
-    await wall.pass_tick(schedule)
-    [first] = (await wall.show(schedule))["recent"]
-    await wall.pass_tick(schedule)
-    await wall.desk.until(first["taskId"], Status.CANCELLED)
-    assert await wall.count_tasks(schedule) == 2
+async def test_run_replaces_the_one_before(bench: ScheduleBench) -> None:
+    schedule = await bench.make("ask which one", overlap="replace")
+    await bench.pass_tick(schedule)
+    [first] = (await bench.show(schedule))["recent"]
+    await bench.pass_tick(schedule)
+    await bench.desk.until(first["taskId"], Status.CANCELLED)
+    assert await bench.count_tasks(schedule) == 2
 
 
 @pytest.mark.requirement("EXT-5", "OBJ-8")
-async def test_run_may_be_given_to_the_agent_that_the_gateway_chooses(wall: Wall) -> None:
-    schedule = await wall.make(agent="passerelle")
-    await wall.pass_tick(schedule)
-    await wall.ended(schedule, 1)
-    [run] = (await wall.show(schedule))["recent"]
-    record = await wall.desk.record(run["taskId"])
+async def test_run_of_a_schedule_can_be_routed_by_the_gateway(bench: ScheduleBench) -> None:
+    schedule = await bench.make(agent="passerelle")
+    await bench.pass_tick(schedule)
+    await bench.await_ended(schedule, 1)
+    [run] = (await bench.show(schedule))["recent"]
+    record = await bench.desk.record(run["taskId"])
     assert (record.kind, record.peer in {"echo", "other"}) == (ROUTER, True)
 
 
 @pytest.mark.requirement("EXT-1")
 @pytest.mark.parametrize(("by", "code"), [("rule", "policy"), ("grant", "forbidden")])
-async def test_run_fails_that_may_not_take_the_place_of_another_and_later_ones_are_not_held_up(
-    wall: Wall, by: str, code: str
+async def test_run_that_may_not_replace_another_fails_and_later_ticks_continue(
+    bench: ScheduleBench, by: str, code: str
 ) -> None:
-    schedule = await wall.make("ask which one", overlap="replace")
-    await wall.pass_tick(schedule)
-    first = (await wall.show(schedule))["recent"][0]["taskId"]
-    await wall.desk.until(first, Status.WAITING_INPUT)
+    schedule = await bench.make("ask which one", overlap="replace")
+    await bench.pass_tick(schedule)
+    first = (await bench.show(schedule))["recent"][0]["taskId"]
+    await bench.desk.until(first, Status.WAITING_INPUT)
     if by == "rule":
-        wall.house.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
+        bench.house.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
     else:
         sends = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE})})
-        runner = wall.house.parts.schedules.runner
+        runner = bench.house.parts.schedules.runner
 
         def find(_name: str, _tenant: str) -> Principal:
             return sends
 
         object.__setattr__(runner, "find_principal", find)
     for _ in range(2):
-        await wall.pass_tick(schedule)
-    shown = await wall.show(schedule)
+        await bench.pass_tick(schedule)
+    shown = await bench.show(schedule)
     assert [one.get("error", {}).get("code") for one in shown["recent"]] == [code, code, None]
-    assert (await wall.desk.record(first)).status is Status.WAITING_INPUT
-    assert await wall.count_tasks(schedule) == 1
+    assert (await bench.desk.record(first)).status is Status.WAITING_INPUT
+    assert await bench.count_tasks(schedule) == 1
 
 
-# ---------------------------------------------------------------- whoever has it fire dies
+# ---------------------------------------------------------------- crashes
 
 
 class Killed(Exception):
@@ -260,13 +264,13 @@ class Killed(Exception):
 @pytest.mark.requirement("OBJ-8")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("dies", ["before the turn", "behind the turn"])
-async def test_process_that_dies_at_a_tick_neither_loses_nor_repeats_it(
-    wall: Wall,
+async def test_crash_at_a_tick_neither_loses_nor_repeats_it(
+    bench: ScheduleBench,
     dies: str,
     late: bool,  # noqa: FBT001
 ) -> None:
-    schedule = await wall.make()
-    runner = wall.house.parts.schedules.runner
+    schedule = await bench.make()
+    runner = bench.house.parts.schedules.runner
     submit = runner.submit
 
     async def die(principal: Principal, command: SubmitTurn, key: str) -> TurnAccepted:
@@ -276,20 +280,22 @@ async def test_process_that_dies_at_a_tick_neither_loses_nor_repeats_it(
 
     object.__setattr__(runner, "submit", die)
     with pytest.raises(Killed):
-        await wall.pass_tick(schedule)
+        await bench.pass_tick(schedule)
     object.__setattr__(runner, "submit", submit)
-    await wall.house.restart()
+    await bench.house.restart()
     if late:
-        # Behind the time for which the store remembers the key.
-        for key in await _list_keys(wall.house, schedule):
-            await wall.house.store.nodes.update(shard_of(schedule), key)
-    await wall.visit(schedule)
-    await wall.visit(schedule)
+        # The restart comes after the store has dropped the idempotency key.
+        for key in await _list_keys(bench.house, schedule):
+            await bench.house.store.nodes.update(shard_of(schedule), key)
+    await bench.visit(schedule)
+    await bench.visit(schedule)
     shown = (
-        await wall.ended(schedule, 1) if dies == "before the turn" else await wall.show(schedule)
+        await bench.await_ended(schedule, 1)
+        if dies == "before the turn"
+        else await bench.show(schedule)
     )
     assert (shown["runs"], len(shown["recent"])) == (1, 1)
-    assert await wall.count_tasks(schedule) == 1
+    assert await bench.count_tasks(schedule) == 1
 
 
 async def _list_keys(house: House, session: str) -> list[bytes]:
@@ -298,90 +304,90 @@ async def _list_keys(house: House, session: str) -> list[bytes]:
     return [pack("DEL", name) for name in cast("list[bytes]", names)]
 
 
-async def test_store_that_is_away_at_a_tick_only_delays_it(wall: Wall) -> None:
-    schedule = await wall.make()
-    wall.house.log.refuses_writes = True
+async def test_unavailable_store_at_a_tick_only_delays_it(bench: ScheduleBench) -> None:
+    schedule = await bench.make()
+    bench.house.log.refuses_writes = True
     with pytest.raises(StoreUnavailable):
-        await wall.pass_tick(schedule)
-    wall.house.log.refuses_writes = False
-    await wall.visit(schedule)
-    await wall.ended(schedule, 1)
-    assert await wall.count_tasks(schedule) == 1
+        await bench.pass_tick(schedule)
+    bench.house.log.refuses_writes = False
+    await bench.visit(schedule)
+    await bench.await_ended(schedule, 1)
+    assert await bench.count_tasks(schedule) == 1
 
 
-async def test_two_who_handle_one_row_begin_one_run(wall: Wall) -> None:
-    schedule = await wall.make()
-    wall.house.clock.ahead_ms += MINUTE_MS + 1_000
+async def test_concurrent_handlers_of_one_row_start_one_run(bench: ScheduleBench) -> None:
+    schedule = await bench.make()
+    bench.house.clock.ahead_ms += MINUTE_MS + 1_000
     member = f"schedule:{schedule}"
-    row = DueRow(member, (await wall.house.due(schedule))[member])
-    runner, now_ms = wall.house.parts.schedules.runner, wall.house.clock.now_ms()
+    row = DueRow(member, (await bench.house.due(schedule))[member])
+    runner, now_ms = bench.house.parts.schedules.runner, bench.house.clock.now_ms()
     await asyncio.gather(
         *(runner.on_due(shard_of(schedule), row, now_ms, _keep) for _ in range(4)),
         return_exceptions=True,
     )
-    await wall.visit(schedule)
-    await wall.ended(schedule, 1)
-    assert await wall.count_tasks(schedule) == 1
+    await bench.visit(schedule)
+    await bench.await_ended(schedule, 1)
+    assert await bench.count_tasks(schedule) == 1
 
 
 # ---------------------------------------------------------------- commands and reads
 
 
-async def test_pause_resume_run_and_delete(wall: Wall) -> None:
-    schedule = await wall.make()
-    paused: Any = await wall.desk.do("pause_schedule", scheduleId=schedule)
+async def test_pause_resume_run_and_delete(bench: ScheduleBench) -> None:
+    schedule = await bench.make()
+    paused: Any = await bench.desk.do("pause_schedule", scheduleId=schedule)
     assert paused["schedule"]["status"] == "paused"
-    assert f"schedule:{schedule}" not in await wall.house.due(schedule)
+    assert f"schedule:{schedule}" not in await bench.house.due(schedule)
     with pytest.raises(UnsupportedOperation):
-        await wall.desk.do("pause_schedule", scheduleId=schedule)
-    await wall.desk.do("run_schedule", scheduleId=schedule)
-    await wall.visit(schedule)
-    shown = await wall.ended(schedule, 1)
+        await bench.desk.do("pause_schedule", scheduleId=schedule)
+    await bench.desk.do("run_schedule", scheduleId=schedule)
+    await bench.visit(schedule)
+    shown = await bench.await_ended(schedule, 1)
     assert [one["cause"] for one in shown["recent"]] == ["requested"]
-    wall.house.clock.ahead_ms += 10 * MINUTE_MS
-    resumed: Any = await wall.desk.do("resume_schedule", scheduleId=schedule)
+    bench.house.clock.ahead_ms += 10 * MINUTE_MS
+    resumed: Any = await bench.desk.do("resume_schedule", scheduleId=schedule)
     assert resumed["schedule"]["missedTicks"] == 0
-    await wall.pass_tick(schedule)
-    assert await wall.count_tasks(schedule) == 2
-    listed: Any = await wall.desk.do("list_schedules")
+    await bench.pass_tick(schedule)
+    assert await bench.count_tasks(schedule) == 2
+    listed: Any = await bench.desk.do("list_schedules")
     assert [one["scheduleId"] for one in listed["schedules"]] == [schedule]
-    await wall.desk.do("delete_schedule", scheduleId=schedule)
-    listed = await wall.desk.do("list_schedules")
+    await bench.desk.do("delete_schedule", scheduleId=schedule)
+    listed = await bench.desk.do("list_schedules")
     assert listed["schedules"] == []
-    assert f"schedule:{schedule}" not in await wall.house.due(schedule)
-    assert schedule not in await wall.house.store.log.read_open(schedule)
+    assert f"schedule:{schedule}" not in await bench.house.due(schedule)
+    assert schedule not in await bench.house.store.log.read_open(schedule)
     with pytest.raises(UnsupportedOperation):
-        await wall.desk.do("run_schedule", scheduleId=schedule)
+        await bench.desk.do("run_schedule", scheduleId=schedule)
 
 
-async def test_same_key_is_carried_out_once(wall: Wall) -> None:
+async def test_same_key_is_executed_once(bench: ScheduleBench) -> None:
     given: dict[str, Json] = {"title": "t", "agent": "echo", "text": "echo done", "everyS": 60}
-    first: Any = await wall.desk.do("create_schedule", "k", **given)
-    again: Any = await wall.desk.do("create_schedule", "k", **given)
+    first: Any = await bench.desk.do("create_schedule", "k", **given)
+    again: Any = await bench.desk.do("create_schedule", "k", **given)
     assert again["repeated"] is True
     schedule = first["schedule"]["scheduleId"]
     assert again["schedule"]["scheduleId"] == schedule
     with pytest.raises(IdempotencyConflict):
-        await wall.desk.do("create_schedule", "k", **{**given, "text": "another"})
+        await bench.desk.do("create_schedule", "k", **{**given, "text": "another"})
     for _ in range(2):
-        await wall.desk.do("run_schedule", "r", scheduleId=schedule)
-    await wall.visit(schedule)
-    await wall.ended(schedule, 1)
-    assert await wall.count_tasks(schedule) == 1
+        await bench.desk.do("run_schedule", "r", scheduleId=schedule)
+    await bench.visit(schedule)
+    await bench.await_ended(schedule, 1)
+    assert await bench.count_tasks(schedule) == 1
     for method in ("pause_schedule", "resume_schedule", "delete_schedule"):
-        one: Any = await wall.desk.do(method, f"k-{method}", scheduleId=schedule)
-        stored = len(await wall.house.entries(schedule))
-        two: Any = await wall.desk.do(method, f"k-{method}", scheduleId=schedule)
+        one: Any = await bench.desk.do(method, f"k-{method}", scheduleId=schedule)
+        stored = len(await bench.house.entries(schedule))
+        two: Any = await bench.desk.do(method, f"k-{method}", scheduleId=schedule)
         assert (one["repeated"], two["repeated"]) == (False, True), method
-        assert len(await wall.house.entries(schedule)) == stored, method
+        assert len(await bench.house.entries(schedule)) == stored, method
 
 
-async def test_schedule_of_somebody_else_is_none(wall: Wall) -> None:
-    schedule = await wall.make()
+async def test_schedule_of_another_owner_is_not_found(bench: ScheduleBench) -> None:
+    schedule = await bench.make()
     for method in ("get_schedule", "pause_schedule", "delete_schedule", "get_schedule_history"):
         with pytest.raises(NotFound):
-            await wall.desk.do(method, None, BOB, scheduleId=schedule)
-    listed: Any = await wall.desk.do("list_schedules", None, BOB)
+            await bench.desk.do(method, None, BOB, scheduleId=schedule)
+    listed: Any = await bench.desk.do("list_schedules", None, BOB)
     assert listed["schedules"] == []
 
 
@@ -398,48 +404,48 @@ async def test_schedule_of_somebody_else_is_none(wall: Wall) -> None:
         ({"text": None}, "message"),
     ],
 )
-async def test_terms_that_are_none_are_refused(
-    wall: Wall, members: dict[str, Any], field: str
+async def test_invalid_schedule_is_refused(
+    bench: ScheduleBench, members: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        await wall.make(**members)
+        await bench.make(**members)
     assert caught.value.field == field
 
 
-async def test_a_caller_has_so_many_schedules_and_room_again_once_one_is_deleted(
-    wall: Wall, monkeypatch: pytest.MonkeyPatch
+async def test_schedules_per_caller_are_limited_and_a_deleted_one_frees_its_place(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("passerelle.control.schedules.MOST_SCHEDULES", 2)
-    first, _ = await wall.make(), await wall.make()
+    first, _ = await bench.make(), await bench.make()
     with pytest.raises(UnsupportedOperation, match="at most 2 schedules") as refused:
-        await wall.make()
+        await bench.make()
     assert refused.value.details["limit"] == 2
-    assert (await wall.desk.do("list_schedules", None, BOB))["schedules"] == []
-    await wall.desk.do(
+    assert (await bench.desk.do("list_schedules", None, BOB))["schedules"] == []
+    await bench.desk.do(
         "create_schedule", None, BOB, title="his own", agent="echo", text="hi", everyS=60
     )
-    await wall.desk.do("delete_schedule", None, scheduleId=first)
-    await carry(wall.desk)
-    await wall.make()
-    listed: Any = await wall.desk.do("list_schedules", None)
+    await bench.desk.do("delete_schedule", None, scheduleId=first)
+    await run_relay(bench.desk)
+    await bench.make()
+    listed: Any = await bench.desk.do("list_schedules", None)
     assert len(listed["schedules"]) == 2
 
 
-async def test_owner_who_may_not_come_in_any_more_has_no_runs(wall: Wall) -> None:
-    schedule = await wall.make()
-    runner = wall.house.parts.schedules.runner
-    object.__setattr__(runner, "find_principal", _find_nobody)
-    await wall.pass_tick(schedule)
-    [run] = (await wall.show(schedule))["recent"]
+async def test_schedule_of_a_removed_owner_has_no_runs(bench: ScheduleBench) -> None:
+    schedule = await bench.make()
+    runner = bench.house.parts.schedules.runner
+    object.__setattr__(runner, "find_principal", _find_no_principal)
+    await bench.pass_tick(schedule)
+    [run] = (await bench.show(schedule))["recent"]
     assert run["error"]["code"] == "owner_gone"
-    assert await wall.count_tasks(schedule) == 0
+    assert await bench.count_tasks(schedule) == 0
 
 
-async def test_whoever_follows_the_session_is_told_of_every_step(wall: Wall) -> None:
-    schedule = await wall.make()
-    await wall.pass_tick(schedule)
-    await wall.ended(schedule, 1)
-    page = await wall.house.store.log.read_page(StreamRef(StreamKind.SESSION, schedule), 0)
+async def test_follower_of_the_session_gets_every_step(bench: ScheduleBench) -> None:
+    schedule = await bench.make()
+    await bench.pass_tick(schedule)
+    await bench.await_ended(schedule, 1)
+    page = await bench.house.store.log.read_page(StreamRef(StreamKind.SESSION, schedule), 0)
     payloads = [decode_event(one.data, one.frame, one.facade).fact.payload for one in page]
     steps = [
         one.schedule.step for one in payloads if isinstance(one, SessionUpdated) and one.schedule
@@ -448,12 +454,12 @@ async def test_whoever_follows_the_session_is_told_of_every_step(wall: Wall) -> 
 
 
 @pytest.mark.requirement("AP-7")
-async def test_store_with_schedules_is_whole(wall: Wall) -> None:
-    kept, gone = await wall.make(), await wall.make("message hello")
+async def test_store_with_schedules_passes_verification(bench: ScheduleBench) -> None:
+    kept, gone = await bench.make(), await bench.make("message hello")
     for schedule in (kept, gone):
-        await wall.pass_tick(schedule)
-        await wall.ended(schedule, 1)
-    await wall.desk.do("delete_schedule", scheduleId=gone)
-    report = await verify_store(wall.house.store, rebuild=True)
+        await bench.pass_tick(schedule)
+        await bench.await_ended(schedule, 1)
+    await bench.desk.do("delete_schedule", scheduleId=gone)
+    report = await verify_store(bench.house.store, rebuild=True)
     assert report.lines == []
-    assert kept in await wall.house.store.log.read_open(kept)
+    assert kept in await bench.house.store.log.read_open(kept)

@@ -1,4 +1,4 @@
-"""Subagents that are spawned, get input, are waited for, go on after a death, and are closed (CMD-19)."""
+"""Subagents are spawned, get input, are waited for, continue after a crash, and are closed (CMD-19)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def list_types(desk: Desk, subagent: str) -> list[str]:
 
 
 async def open_parent(desk: Desk) -> str:
-    """A task that goes on by itself while its children work."""
+    """Starts a task that stays open while its children work."""
     task_id = await desk.start("ask which")
     await desk.until(task_id, Status.WAITING_INPUT)
     return task_id
@@ -103,7 +103,7 @@ async def test_two_are_spawned_waited_for_and_closed(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-19", "EVC-16", "PRS-6")
-async def test_input_goes_to_the_task_that_asks_and_then_into_the_same_context(desk: Desk) -> None:
+async def test_input_goes_to_the_asking_task_and_then_into_the_same_context(desk: Desk) -> None:
     parent = await open_parent(desk)
     made = await spawn(desk, "ask which", parentTaskId=parent)
     name, task_id = str(made["subagent"]["subagentId"]), str(made["taskId"])
@@ -130,15 +130,15 @@ async def test_input_goes_to_the_task_that_asks_and_then_into_the_same_context(d
     sends = [one.params for one in desk.house.peer.requests if "Send" in one.method]
     contexts: list[Any] = [one["message"]["contextId"] for one in sends]  # type: ignore[index, call-overload]
     assert set(contexts[1:]) == {found["remoteContextId"]}
-    assert contexts[0] != contexts[1]  # that of the parent is another one
-    # What was sent later is below the parent as well, and stops with it.
+    assert contexts[0] != contexts[1]  # # the parent has its own context
+    # A task of later input is below the parent as well, and is cancelled with it.
     slow: Any = await send("slow", subagentId=name, text="slow 60")
     await desk.do("cancel_task", taskId=parent, propagation="subtree")
     await desk.until(slow["taskId"], Status.CANCELLED)
 
 
 @pytest.mark.requirement("CMD-19", "CMD-30")
-async def test_a_key_spawns_one(desk: Desk) -> None:
+async def test_a_key_spawns_one_subagent(desk: Desk) -> None:
     parent = await open_parent(desk)
     first = await spawn(desk, "message hi", key="once", parentTaskId=parent)
     again = await spawn(desk, "message hi", key="once", parentTaskId=parent)
@@ -150,7 +150,7 @@ async def test_a_key_spawns_one(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-19", "PRS-6")
-async def test_one_goes_on_after_the_gateway_died(desk: Desk) -> None:
+async def test_subagent_continues_after_a_crash_of_the_gateway(desk: Desk) -> None:
     parent = await open_parent(desk)
 
     async def hold(turn: Turn) -> None:
@@ -168,7 +168,7 @@ async def test_one_goes_on_after_the_gateway_died(desk: Desk) -> None:
         return (await desk.record(task_id)).attempts[-1].remote_task_id is not None
 
     await wait_until(is_known, 10, "the agent has named its task")
-    await desk.house.restart()  # nobody drives it now
+    await desk.house.restart()  # # no instance drives it now
     resumed: Any = await desk.do("resume_subagent", subagentId=name)
     assert resumed["outcome"] == "attached"
     assert (await wait(desk, name, ms=20))["timedOut"] is True
@@ -180,7 +180,9 @@ async def test_one_goes_on_after_the_gateway_died(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-19", "AP-5")
-async def test_what_died_before_it_was_sent_is_resumed_or_sent_by_its_key(desk: Desk) -> None:
+async def test_spawn_interrupted_before_its_send_is_completed_by_resume_or_by_its_key(
+    desk: Desk,
+) -> None:
     parent = await open_parent(desk)
     start = desk.house.parts.subagents.commands.starting
     sent = desk.house.peer.count("SendStreamingMessage")
@@ -213,7 +215,7 @@ async def test_what_died_before_it_was_sent_is_resumed_or_sent_by_its_key(desk: 
 
 
 @pytest.mark.requirement("AP-5", "GR-11")
-async def test_no_child_without_its_edge(desk: Desk) -> None:
+async def test_no_child_is_stored_without_its_edge(desk: Desk) -> None:
     parent = await open_parent(desk)
     await desk.do("cancel_task", taskId=parent)
     await desk.until(parent, Status.CANCELLED)
@@ -233,11 +235,11 @@ async def test_no_child_without_its_edge(desk: Desk) -> None:
     edge = next(one.data for one in entries if b'"targetKind":"subagent"' in one.data)
     spawned = next(one.data for one in entries if one.type == "subagent.spawned")
     times = {data.partition(b'"timestamp":"')[2][:24] for data in (child, edge, spawned)}
-    assert len(times) == 1  # of one append
+    assert len(times) == 1  # # of one append
 
 
 @pytest.mark.requirement("CMD-19")
-async def test_without_a_parent_a_closed_context_is_followed_by_another_one(desk: Desk) -> None:
+async def test_without_a_parent_a_closed_context_is_followed_by_a_new_one(desk: Desk) -> None:
     made = await spawn(desk, "echo one")
     name = str(made["subagent"]["subagentId"])
     await desk.until(made["taskId"], Status.COMPLETED)
@@ -256,7 +258,7 @@ async def test_without_a_parent_a_closed_context_is_followed_by_another_one(desk
     assert (await desk.record(sent.task_id)).status in ENDED
 
 
-async def test_what_is_wrong_is_refused_and_names_its_member(desk: Desk) -> None:
+async def test_invalid_request_is_refused_and_names_its_member(desk: Desk) -> None:
     made = await spawn(desk, "message mine")
     name = str(made["subagent"]["subagentId"])
     for method, params in (

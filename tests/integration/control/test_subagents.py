@@ -1,4 +1,4 @@
-"""Contexts of agents as children: their ids, parents, edges, states and events, read from what is stored anyway."""
+"""Contexts of agents as children: their ids, parents, edges, states and events, derived from stored facts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def list_all(desk: Desk, **scope: str) -> list[Any]:
     return list(answer["subagents"])
 
 
-async def tell(desk: Desk, subagent: str) -> list[Any]:
+async def list_events(desk: Desk, subagent: str) -> list[Any]:
     answer: Any = await desk.do("get_subagent_events", subagentId=subagent)
     return list(answer["events"])
 
@@ -77,7 +77,7 @@ async def test_a_delegation_opens_a_subagent_and_a_second_one_reuses_it(
 
 
 @pytest.mark.requirement("PRS-6", "ID-10", "SNAP-12")
-async def test_two_agents_in_a_thread_are_two_subagents_and_get_no_messages_of_each_other(
+async def test_two_agents_in_a_thread_are_two_subagents_with_separate_messages(
     desk: Desk,
 ) -> None:
     first = await desk.house.send("echo for the first alone")
@@ -98,7 +98,7 @@ async def test_two_agents_in_a_thread_are_two_subagents_and_get_no_messages_of_e
 
 
 @pytest.mark.requirement("EVC-16", "ID-10")
-async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(desk: Desk) -> None:
+async def test_events_of_a_subagent_are_derived_from_the_facts_of_its_runs(desk: Desk) -> None:
     asked = await desk.house.send("ask which", wait="stream")
     await desk.house.until(asked, Status.WAITING_INPUT)
     (one,) = await list_all(desk, taskId=asked.task_id)
@@ -108,7 +108,7 @@ async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(
     failed = await desk.house.send("fail badly", context_id=asked.context_id)
     await desk.house.until(failed, Status.FAILED)
     stored = len(await desk.house.entries(asked.session_id))
-    events = await tell(desk, one["subagentId"])
+    events = await list_events(desk, one["subagentId"])
     kinds = [event["type"].removeprefix("subagent.") for event in events]
     assert [kind for kind in kinds if kind != "status"] == [
         *("spawned", "input", "completed"),
@@ -133,8 +133,8 @@ async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(
     ]
     assert "waiting" in statuses
     assert events[0]["payload"]["nativeId"] == one["remoteContextId"]
-    # They are the same whenever they are read, page by page as well, and reading them stores nothing.
-    assert await tell(desk, one["subagentId"]) == events
+    # Repeated reads and pages give the same events, and reading stores nothing.
+    assert await list_events(desk, one["subagentId"]) == events
     found, token = list[Any](), ""
     while True:
         page: Any = await desk.do(
@@ -161,11 +161,11 @@ async def test_an_agent_that_answers_with_a_message_is_a_subagent_that_completes
         "idle",
         "completed",
     )
-    kinds = [event["type"] for event in await tell(desk, one["subagentId"])]
+    kinds = [event["type"] for event in await list_events(desk, one["subagentId"])]
     assert (kinds[0], kinds[-1]) == ("subagent.spawned", "subagent.completed")
 
 
-async def test_what_is_no_subagent_of_the_caller_is_not_found(desk: Desk) -> None:
+async def test_subagent_of_another_owner_is_not_found(desk: Desk) -> None:
     sent = await desk.house.send("echo mine")
     await desk.house.until(sent, Status.COMPLETED)
     (one,) = await list_all(desk, taskId=sent.task_id)
@@ -224,7 +224,7 @@ async def test_the_task_of_a_job_item_has_an_edge_to_its_job(desk: Desk) -> None
         (line,) = summary["jobs"]
         assert (line["jobId"], line["item"], line["counts"]["completed"]) == (job, item, 2)
         assert "jobs" not in summary["marks"]
-    # The edge is a fact of its own: a message that merely looks like that of an item makes none.
+    # The edge is its own fact: a message that merely looks like that of an item creates none.
     forged = desk.house.message("echo forged")
     forged["messageId"] = f"job-{job}-1-1"
     sent = await desk.house.send("", message=forged)
@@ -238,13 +238,13 @@ async def test_the_task_of_a_job_item_has_an_edge_to_its_job(desk: Desk) -> None
     listed: Any = await desk.do("list_tasks", family=["job_item"])
     assert [one["taskId"] for one in listed["tasks"]] == [
         rows[0]["taskId"]
-    ]  # a Message is in no list
+    ]  # # a Message is in no list
     others: Any = await desk.do("list_tasks", family=["delegation", "message"])
     assert [one["taskId"] for one in others["tasks"]] == [sent.task_id]
 
 
 @pytest.mark.requirement("OBJ-10", "GR-12")
-async def test_subagents_are_the_same_out_of_the_facts_alone(desk: Desk) -> None:
+async def test_subagents_replayed_from_the_facts_alone_are_the_same(desk: Desk) -> None:
     sent = await desk.house.send("echo one")
     await desk.house.until(sent, Status.COMPLETED)
     before = await list_all(desk, sessionId=sent.session_id)

@@ -1,4 +1,4 @@
-"""Turns as ``submit_turn`` takes them: where they go, when a thread is made for them, what goes along (CMD-1)."""
+"""Turns of ``submit_turn``: their thread, when a thread is created for them, options and metadata (CMD-1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def submit(desk: Desk, text: str, idem: str, **params: Json) -> JsonObject
 
 
 async def wait_for_sends(desk: Desk, count: int) -> list[JsonObject]:
-    """The params of the messages that the agent got, once there are so many."""
+    """Returns the params of the ``count`` messages that the agent received."""
 
     def sends() -> list[JsonObject]:
         asked = desk.house.peer.requests
@@ -94,7 +94,7 @@ async def test_other_options_under_a_used_key_are_another_request(desk: Desk, me
         ),
     ],
 )
-async def test_option_that_is_none_of_the_agent_is_named(
+async def test_unknown_option_of_the_agent_is_named(
     desk: Desk, options: JsonObject, field: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -104,7 +104,7 @@ async def test_option_that_is_none_of_the_agent_is_named(
 
 
 @pytest.mark.requirement("CMD-1", "CMD-33")
-async def test_turn_goes_into_the_thread_that_it_names(desk: Desk) -> None:
+async def test_turn_goes_into_the_named_thread(desk: Desk) -> None:
     (first,) = await say(desk, "one")
     second = await submit(desk, "two", "k-1", threadId=first.thread_id, create="never")
     assert (second["threadId"], second["contextId"], second["state"]) == (
@@ -132,7 +132,7 @@ async def test_turn_goes_into_the_thread_that_it_names(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-33")
-async def test_message_to_a_task_names_no_other_thread(desk: Desk) -> None:
+async def test_message_to_a_task_cannot_name_another_thread(desk: Desk) -> None:
     (first,), (other,) = await say(desk, "ask which?"), await say(desk, "one")
     with pytest.raises(InvalidInput) as refused:
         await submit(desk, "blue", "k-1", taskId=first.task_id, threadId=other.thread_id)
@@ -141,7 +141,7 @@ async def test_message_to_a_task_names_no_other_thread(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-1", "CMD-33")
-async def test_thread_is_made_as_the_policy_says(desk: Desk) -> None:
+async def test_thread_is_created_according_to_the_policy(desk: Desk) -> None:
     with pytest.raises(InvalidInput) as refused:
         await submit(desk, "one", "k-1", create="never")
     assert refused.value.field == "threadId"
@@ -160,7 +160,7 @@ async def test_thread_is_made_as_the_policy_says(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-33")
-async def test_gateway_that_chooses_the_agent_keeps_the_thread_that_is_named(desk: Desk) -> None:
+async def test_routed_turn_stays_in_the_named_thread(desk: Desk) -> None:
     (first,) = await say(desk, "one", agent="other")
     answer = await desk.do(
         "submit_turn", "k-1", agent="passerelle", text="two", threadId=first.thread_id
@@ -170,7 +170,7 @@ async def test_gateway_that_chooses_the_agent_keeps_the_thread_that_is_named(des
 
 
 @pytest.mark.requirement("MK-5")
-async def test_the_same_words_lead_to_the_task_that_works_at_them_where_its_caller_wants_that(
+async def test_same_text_returns_the_running_task_if_the_caller_wants_that(
     desk: Desk,
 ) -> None:
     desk.house.peer.hold()
@@ -180,10 +180,10 @@ async def test_the_same_words_lead_to_the_task_that_works_at_them_where_its_call
     again = await submit(desk, " ECHO hello there", "k-2", **same)
     assert again == {**first, "repeated": True}
     elsewhere = await submit(desk, "echo hello there", "k-3", whenSame="return")
-    anew = await submit(desk, "echo hello there", "k-4", contextId=context)
+    repeated = await submit(desk, "echo hello there", "k-4", contextId=context)
     other = await submit(desk, "echo hello", "k-5", **same)
     await wait_for_sends(desk, 4)
-    tasks = {str(one["taskId"]) for one in (first, elsewhere, anew, other)}
+    tasks = {str(one["taskId"]) for one in (first, elsewhere, repeated, other)}
     assert len(tasks) == 4
     desk.house.peer.release_all()
     await wait_until(lambda: has_ended(desk, str(first["taskId"])), 10, "the first one has ended")
@@ -193,7 +193,7 @@ async def test_the_same_words_lead_to_the_task_that_works_at_them_where_its_call
 
 
 @pytest.mark.requirement("MK-30")
-async def test_a_task_is_read_with_the_fingerprint_of_what_it_asks_for(desk: Desk) -> None:
+async def test_fingerprint_of_a_task_depends_on_agent_and_text_only(desk: Desk) -> None:
     profile: JsonObject = {"tier": "specialist"}
     given: JsonObject = {"title": "Sales", "profile": profile, "priority": 3}
     task_id = await desk.create("echo the\n sales", **given)
@@ -224,7 +224,7 @@ async def test_a_task_is_read_with_the_fingerprint_of_what_it_asks_for(desk: Des
 
 
 @pytest.mark.requirement("MK-5")
-async def test_a_task_that_waits_for_its_turn_is_found_as_well_and_one_of_other_files_is_not(
+async def test_a_queued_task_matches_as_well_and_one_with_other_files_does_not(
     desk: Desk,
 ) -> None:
     desk.house.peer.hold()
@@ -242,7 +242,7 @@ async def test_a_task_that_waits_for_its_turn_is_found_as_well_and_one_of_other_
 
 
 @pytest.mark.requirement("MK-5")
-async def test_the_same_words_to_another_agent_are_other_work(desk: Desk) -> None:
+async def test_same_text_to_another_agent_is_other_work(desk: Desk) -> None:
     desk.house.peer.hold()
     first = await submit(desk, "echo hello", "k-1", whenSame="return")
     same: JsonObject = {"contextId": first["contextId"], "whenSame": "return"}
@@ -252,7 +252,7 @@ async def test_the_same_words_to_another_agent_are_other_work(desk: Desk) -> Non
     desk.house.peer.release_all()
 
 
-async def test_two_of_the_same_words_at_once_open_one_task(desk: Desk) -> None:
+async def test_concurrent_equal_texts_open_one_task(desk: Desk) -> None:
     desk.house.peer.hold()
     context = (await submit(desk, "echo 1", "k-0"))["contextId"]
     both = await asyncio.gather(
@@ -266,7 +266,7 @@ async def test_two_of_the_same_words_at_once_open_one_task(desk: Desk) -> None:
     desk.house.peer.release_all()
 
 
-async def test_a_message_to_a_task_is_no_new_work(desk: Desk) -> None:
+async def test_when_same_is_refused_for_a_message_to_a_task(desk: Desk) -> None:
     asked = await submit(desk, "ask which?", "k-1")
     with pytest.raises(InvalidInput, match="whenSame"):
         await submit(desk, "red", "k-2", taskId=asked["taskId"], whenSame="return")

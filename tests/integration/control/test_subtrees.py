@@ -1,4 +1,4 @@
-"""A pause, its end and a further attempt reach a task and all below it, also where the process dies among them."""
+"""Pause, resume and retry reach a task and all below it, also across a crash in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from passerelle.core.principal import Principal
 from passerelle.core.task.requests import PauseTask
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json
-from tests.integration.control.stories import is_known
+from tests.integration.control.scenarios import is_known
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 
@@ -32,11 +32,11 @@ _MOST_ROUNDS = 10
 
 
 class DeadError(Exception):
-    """The process is gone right behind an append."""
+    """The process ends right after an append."""
 
 
 async def make_tree(desk: Desk) -> list[str]:
-    """A task, two below it, and one below each of these."""
+    """Creates a task, two below it, and one below each of these."""
     top = await desk.create("sail")
     children = [await desk.create(f"part {n}", parentTaskId=top) for n in range(2)]
     return [top, *children, *[await desk.create("a bit", parentTaskId=one) for one in children]]
@@ -47,7 +47,7 @@ async def statuses(desk: Desk, tree: list[str]) -> list[str]:
 
 
 async def finish(desk: Desk, top: str) -> int:
-    """Has the due row handled until it is gone; how often that took."""
+    """Handles the due row until it is gone; returns how many visits that took."""
     member, drops = f"tree:{top}", list[str]()
 
     async def drop(_shard: object, row: DueRow) -> bool:
@@ -63,15 +63,15 @@ async def finish(desk: Desk, top: str) -> int:
     return rounds
 
 
-async def die_at(
+async def crash_at(
     desk: Desk, point: int, method: str, *, idem: str | None = None, **params: Json
 ) -> None:
-    """A command for a tree, and a death so many appends after its wish; then another process over what is stored."""
+    """Sends a tree command, crashes at the ``point``-th append from its request on, and restarts."""
     count = 0
 
     async def die(batch: Batch) -> None:
         nonlocal count
-        # What its tasks tell the one above them may still be written before the wish is.
+        # Updates of the tasks to their parent may be written before the request is.
         is_wish = any(subtrees.TREE in one.fields for one in batch.entities)
         count += bool(count or is_wish)
         if count >= point:
@@ -79,20 +79,20 @@ async def die_at(
 
     log = desk.house.log
     log.after_append = die
-    # Who only loses its store waits for it, and goes on.
+    # A process that only loses its store would wait for it and continue.
     with pytest.raises(DeadError):
         await desk.do(method, idem, propagation="subtree", **params)
     log.after_append = None
     await desk.house.restart()
 
 
-async def is_over(desk: Desk, top: str) -> None:
-    """Nothing of a wish is left."""
+async def assert_no_request_left(desk: Desk, top: str) -> None:
+    """No request for the tree is left."""
     assert not [row for row in await desk.house.due(top) if row.startswith("tree:")]
 
 
 @pytest.mark.requirement("CMD-8")
-async def test_tree_is_paused_and_goes_on_as_one(desk: Desk) -> None:
+async def test_tree_is_paused_and_resumed_as_one(desk: Desk) -> None:
     tree = await make_tree(desk)
     top, left, _, deep, _ = tree
     working = await desk.start("ask which?", parentTaskId=deep)
@@ -112,21 +112,21 @@ async def test_tree_is_paused_and_goes_on_as_one(desk: Desk) -> None:
     resumed: Any = await desk.do("resume_task", taskId=top, propagation="subtree")
     assert resumed["subtree"]["changed"] == 6
     assert await statuses(desk, [*tree, working]) == ["accepted"] * 5 + ["waiting_input"]
-    await is_over(desk, top)
+    await assert_no_request_left(desk, top)
 
 
-async def test_without_the_policy_the_task_alone_is_told(desk: Desk) -> None:
+async def test_without_propagation_only_the_task_itself_changes(desk: Desk) -> None:
     tree = await make_tree(desk)
     answer = await desk.do("pause_task", taskId=tree[0])
     assert answer.get("subtree") is None
     assert await statuses(desk, tree) == ["paused"] + ["accepted"] * 4
     with pytest.raises(VersionMismatch):
         await desk.do("resume_task", taskId=tree[0], propagation="subtree", version=1)
-    await is_over(desk, tree[0])
+    await assert_no_request_left(desk, tree[0])
 
 
 @pytest.mark.requirement("GR-2")
-async def test_task_that_waits_for_another_one_is_paused_with_its_tree_and_waits_again(
+async def test_blocked_task_is_paused_with_its_tree_and_blocked_again_after_it(
     desk: Desk,
 ) -> None:
     tree = await make_tree(desk)
@@ -138,62 +138,62 @@ async def test_task_that_waits_for_another_one_is_paused_with_its_tree_and_waits
     assert await statuses(desk, tree) == ["accepted", "accepted", "blocked", *["accepted"] * 2]
 
 
-async def test_verb_that_no_task_takes_is_refused_as_for_one(desk: Desk) -> None:
+async def test_verb_that_no_task_accepts_is_refused_as_for_one_task(desk: Desk) -> None:
     tree = await make_tree(desk)
     with pytest.raises(UnsupportedOperation):
         await desk.do("resume_task", taskId=tree[0], propagation="subtree")
-    await is_over(desk, tree[0])
+    await assert_no_request_left(desk, tree[0])
     assert await statuses(desk, tree) == ["accepted"] * 5
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_key_of_a_verb_that_no_task_took_is_free_for_another_try(desk: Desk) -> None:
+async def test_key_of_a_verb_that_no_task_accepted_can_be_used_again(desk: Desk) -> None:
     tree = await make_tree(desk)
     for _ in range(2):
         with pytest.raises(UnsupportedOperation):
             await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
     await desk.do("pause_task", taskId=tree[0], propagation="subtree")
-    told: Any = await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
-    assert (told["repeated"], told["subtree"]["changed"]) == (False, 5)
-    told = await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
-    assert told["repeated"] is True
+    answer: Any = await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
+    assert (answer["repeated"], answer["subtree"]["changed"]) == (False, 5)
+    answer = await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
+    assert answer["repeated"] is True
     assert await statuses(desk, tree) == ["accepted"] * 5
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_key_of_a_wish_that_has_not_reached_all_or_was_replaced_is_used(desk: Desk) -> None:
+async def test_key_of_an_unfinished_or_replaced_request_is_used(desk: Desk) -> None:
     tree = await make_tree(desk)
     words: dict[str, Json] = {"taskId": tree[0], "propagation": "subtree"}
-    await die_at(desk, 3, "pause_task", taskId=tree[0], idem="p")
-    told: Any = await desk.do("pause_task", "p", **words)
-    assert told["repeated"] is True
+    await crash_at(desk, 3, "pause_task", taskId=tree[0], idem="p")
+    answer: Any = await desk.do("pause_task", "p", **words)
+    assert answer["repeated"] is True
     with pytest.raises(IdempotencyConflict):
         await desk.do("pause_task", "p", **words, reason="another")
     await desk.do("resume_task", **words)
-    told = await desk.do("pause_task", "p", **words)
-    assert told["repeated"] is True
+    answer = await desk.do("pause_task", "p", **words)
+    assert answer["repeated"] is True
     assert await statuses(desk, tree) == ["accepted"] * 5
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_verb_that_comes_twice_at_once_under_one_key_tells_each_task_once(desk: Desk) -> None:
+async def test_concurrent_repeats_under_one_key_change_each_task_once(desk: Desk) -> None:
     tree = await make_tree(desk)
     words: dict[str, Json] = {"taskId": tree[0], "propagation": "subtree"}
     await asyncio.gather(*(desk.do("pause_task", "p", **words) for _ in range(4)))
     for one in tree:
         assert (await desk.types(one)).count("task.paused") == 1, one
-    await is_over(desk, tree[0])
-    told: Any = await desk.do("pause_task", "p", **words)
-    assert told["repeated"] is True
+    await assert_no_request_left(desk, tree[0])
+    answer: Any = await desk.do("pause_task", "p", **words)
+    assert answer["repeated"] is True
 
 
-async def test_row_of_a_wish_comes_to_its_end_behind_many_tasks_that_refuse(
+async def test_row_of_a_request_finishes_although_many_tasks_refuse(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subtrees, "MOST_AT_ONCE", 2)
     top = await desk.create("sail")
     children = [await desk.create(f"part {n}", parentTaskId=top) for n in range(7)]
-    await die_at(desk, 1, "pause_task", taskId=top)
+    await crash_at(desk, 1, "pause_task", taskId=top)
     execute, refused = desk.house.parts.subtrees.execute, children[:5]
 
     async def refuse(principal: Principal, command: OtherCommand, idem: str | None) -> Result:
@@ -203,12 +203,12 @@ async def test_row_of_a_wish_comes_to_its_end_behind_many_tasks_that_refuse(
 
     object.__setattr__(desk.house.parts.subtrees, "execute", refuse)
     assert await finish(desk, top) == 4
-    await is_over(desk, top)
+    await assert_no_request_left(desk, top)
     assert (await statuses(desk, children))[-2:] == ["paused", "paused"]
 
 
 @pytest.mark.requirement("CMD-10")
-async def test_tasks_below_that_have_failed_are_tried_again_and_no_others(desk: Desk) -> None:
+async def test_failed_tasks_of_a_tree_are_retried_and_no_others(desk: Desk) -> None:
     top = await desk.start("fail at it")
     await desk.until(top, Status.FAILED)
     other = await desk.create("sail")
@@ -221,7 +221,7 @@ async def test_tasks_below_that_have_failed_are_tried_again_and_no_others(desk: 
     answer: Any = await desk.do(
         "retry_task", "r", taskId=other, reason="the index is back", propagation="subtree"
     )
-    # The task at the top was never started: that it is not tried again keeps nothing from those below it.
+    # The top task was never started: its refusal does not hold back the tasks below it.
     assert answer["subtree"]["changed"] == 2
     assert [one["taskId"] for one in answer["subtree"]["unchanged"]] == [other]
     assert [(await desk.types(one)).count("task.retrying") for one in (*failed, done, idle)] == [
@@ -237,7 +237,7 @@ async def test_tasks_below_that_have_failed_are_tried_again_and_no_others(desk: 
         assert len((await desk.record(one)).attempts) == 2
 
 
-async def test_more_than_a_caller_waits_for_follow_behind_the_answer(
+async def test_tasks_beyond_the_first_batch_are_changed_after_the_response(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subtrees, "MOST_AT_ONCE", 2)
@@ -256,7 +256,7 @@ async def test_more_than_a_caller_waits_for_follow_behind_the_answer(
 @pytest.mark.requirement("I9")
 @pytest.mark.parametrize("verb", ["pause", "retry"])
 @pytest.mark.parametrize("point", range(1, 6))
-async def test_rest_of_a_tree_is_told_by_a_due_row_after_a_death_and_nobody_twice(
+async def test_due_row_finishes_a_tree_after_a_crash_and_changes_no_task_twice(
     desk: Desk, verb: str, point: int
 ) -> None:
     make = desk.start if verb == "retry" else desk.create
@@ -265,22 +265,22 @@ async def test_rest_of_a_tree_is_told_by_a_due_row_after_a_death_and_nobody_twic
     if verb == "retry":
         for one in children:
             await desk.until(one, Status.FAILED)
-    told = "task.paused" if verb == "pause" else "task.retrying"
-    await die_at(desk, point, f"{verb}_task", taskId=top, reason="all of it")
+    event_type = "task.paused" if verb == "pause" else "task.retrying"
+    await crash_at(desk, point, f"{verb}_task", taskId=top, reason="all of it")
     for one in children:
-        # One that was told, and has failed again by now, is not told once more.
+        # A task that was retried and has failed again by now is not retried once more.
         if (await desk.record(one)).status is Status.RETRYING:
             await desk.house.come_due("retry", one, after_ms=0)
             await desk.until(one, Status.FAILED)
     assert await finish(desk, top) == 1
-    await is_over(desk, top)
+    await assert_no_request_left(desk, top)
     for one in children:
-        assert (await desk.types(one)).count(told) == 1, one
+        assert (await desk.types(one)).count(event_type) == 1, one
 
 
-async def test_later_wish_takes_the_place_of_one_that_has_not_reached_all(desk: Desk) -> None:
+async def test_later_request_replaces_an_unfinished_one(desk: Desk) -> None:
     tree = await make_tree(desk)
-    await die_at(desk, 1, "pause_task", taskId=tree[0])
+    await crash_at(desk, 1, "pause_task", taskId=tree[0])
     with pytest.raises(UnsupportedOperation):
         await desk.do("resume_task", taskId=tree[0], propagation="subtree")
     await finish(desk, tree[0])
@@ -288,7 +288,7 @@ async def test_later_wish_takes_the_place_of_one_that_has_not_reached_all(desk: 
 
 
 @pytest.mark.requirement("CMD-9", "GR-11")
-async def test_tree_that_is_paused_is_stopped_as_one(desk: Desk) -> None:
+async def test_paused_tree_is_cancelled_as_one(desk: Desk) -> None:
     tree = await make_tree(desk)
     working = await desk.start("silent", parentTaskId=tree[3])
     await is_known(desk, working)
@@ -301,7 +301,7 @@ async def test_tree_that_is_paused_is_stopped_as_one(desk: Desk) -> None:
 
 @pytest.mark.requirement("CMD-9", "GR-11")
 @pytest.mark.parametrize("first", ["active_run", "subtree"])
-async def test_wish_for_a_tree_whose_top_is_to_stop_already_reaches_what_is_below(
+async def test_cancel_of_a_tree_whose_top_is_already_cancelling_reaches_the_tasks_below(
     desk: Desk, first: str
 ) -> None:
     desk.house.peer.on_cancel = "ignored"
@@ -318,7 +318,7 @@ async def test_wish_for_a_tree_whose_top_is_to_stop_already_reaches_what_is_belo
 
 
 @pytest.mark.requirement("CMD-13")
-async def test_edge_that_stands_is_made_again_without_a_key_and_nothing_changes(desk: Desk) -> None:
+async def test_repeated_link_without_a_key_changes_nothing(desk: Desk) -> None:
     near, far = await desk.create("one"), await desk.create("two")
     await desk.do("link_tasks", taskId=near, kind="blocks", target=far)
     before = [await desk.record(one) for one in (near, far)]

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("CMD-4", "TEV-1", "TEV-2", "TR-4", "TR-11", "TR-12", "TR-13")
-async def test_a_created_task_has_what_it_was_given_and_no_run(desk: Desk) -> None:
+async def test_a_created_task_has_its_given_members_and_no_run(desk: Desk) -> None:
     task_id = await desk.create(
         "count the boats\nin the harbour",
         priority=7,
@@ -68,9 +68,9 @@ async def test_one_key_makes_one_task_and_another_body_is_a_conflict(desk: Desk)
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_a_key_belongs_to_what_it_changes(desk: Desk) -> None:
+async def test_a_key_is_scoped_to_its_resource(desk: Desk) -> None:
     opened = cast("JsonObject", (await desk.do("open_session", title="Keys"))["session"])
-    # In one session, and so in one shard, and in others.
+    # In one session, so in one shard, and in other sessions.
     near = [await desk.create(sessionId=opened["sessionId"]) for _ in range(2)]
     tasks = [*near, *[await desk.create() for _ in range(3)]]
     for task_id in tasks:
@@ -84,7 +84,7 @@ async def test_a_key_belongs_to_what_it_changes(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("ST-1", "TEV-2")
-async def test_a_draft_is_on_no_list_of_callers_and_is_accepted_when_it_starts(desk: Desk) -> None:
+async def test_a_draft_is_in_no_list_of_callers_and_is_accepted_when_it_starts(desk: Desk) -> None:
     task_id = await desk.create(draft=True)
     assert (await desk.record(task_id)).status is Status.DRAFT
     page = await desk.house.service.read(ADA, ListTasks("echo"))
@@ -115,10 +115,8 @@ async def test_a_started_task_sends_its_objective_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_a_task_that_its_agent_has_taken_and_not_begun_is_not_started_twice(
-    desk: Desk, *, full: bool
-) -> None:
-    # The agent says SUBMITTED, and nothing after that.
+async def test_a_submitted_task_is_not_started_twice(desk: Desk, *, full: bool) -> None:
+    # The agent reports SUBMITTED, and nothing after that.
     task_id = await desk.start("silent")
     before = await desk.until(task_id, Status.QUEUED)
     if full:
@@ -131,10 +129,10 @@ async def test_a_task_that_its_agent_has_taken_and_not_begun_is_not_started_twic
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_start_that_is_refused_leaves_a_task_that_its_agent_has_as_it_is(
+async def test_a_refused_start_leaves_a_task_that_its_agent_has_unchanged(
     desk: Desk, *, restarted: bool
 ) -> None:
-    """A card that has not been read yet is waited for before a start is decided, and is no reason to touch the task."""
+    """The start first waits for a card that has not been read yet; reading it does not change the task."""
     begins = asyncio.Event()
 
     async def begin_late(turn: Turn) -> None:
@@ -161,7 +159,7 @@ async def test_a_start_that_is_refused_leaves_a_task_that_its_agent_has_as_it_is
 
 
 @pytest.mark.requirement("CMD-6", "TR-9", "TEV-5")
-async def test_a_task_goes_to_whom_it_is_assigned(desk: Desk) -> None:
+async def test_a_task_goes_to_its_assignee(desk: Desk) -> None:
     task_id = await desk.create()
     await desk.do("update_task", taskId=task_id, assignee="other")
     (updated,) = [
@@ -201,7 +199,7 @@ async def test_what_describes_a_task_changes_against_the_version_that_was_read(d
 
 
 @pytest.mark.requirement("CMD-5", "LT-12")
-async def test_a_task_that_has_ended_takes_no_other_words(desk: Desk) -> None:
+async def test_an_ended_task_cannot_be_updated(desk: Desk) -> None:
     task_id = await desk.start()
     await desk.until(task_id, Status.COMPLETED)
     with pytest.raises(UnsupportedOperation):
@@ -209,7 +207,7 @@ async def test_a_task_that_has_ended_takes_no_other_words(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-5")
-async def test_content_that_does_not_fit_a_record_is_refused_by_name(desk: Desk) -> None:
+async def test_content_over_the_record_limit_is_refused_by_name(desk: Desk) -> None:
     task_id = await desk.create()
     with pytest.raises(InvalidInput) as refused:
         await desk.do("update_task", taskId=task_id, metadata={"x": "y" * 9_000})
@@ -239,22 +237,27 @@ async def test_progress_is_merged_and_each_call_is_one_fact(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("PO-3", "AP-1", "OBJ-5")
-async def test_a_checklist_is_shown_and_ends_nothing_however_much_of_it_is_done(desk: Desk) -> None:
+async def test_a_checklist_is_shown_and_a_complete_one_does_not_end_the_task(desk: Desk) -> None:
     task_id = await desk.start("silent")
     await desk.until(task_id, Status.QUEUED)
     items = ["read", "write", "check"]
     for done in range(len(items) + 1):
-        told: list[Json] = [{"text": one, "done": items.index(one) < done} for one in items]
-        await desk.do("append_task_progress", taskId=task_id, checklist=told, step=f"{done} of 3")
+        checklist: list[Json] = [{"text": one, "done": items.index(one) < done} for one in items]
+        await desk.do(
+            "append_task_progress", taskId=task_id, checklist=checklist, step=f"{done} of 3"
+        )
         line: Any = await desk.do("get_task_summary", taskId=task_id)
-        assert (line["progress"]["checklist"], line["progress"]["step"]) == (told, f"{done} of 3")
+        assert (line["progress"]["checklist"], line["progress"]["step"]) == (
+            checklist,
+            f"{done} of 3",
+        )
     record = await desk.record(task_id)
     assert (record.status, record.ended_at) == (Status.QUEUED, None)
     assert record.run is not None
 
 
 @pytest.mark.requirement("CMD-8", "ST-10")
-async def test_message_that_a_busy_agent_did_not_take_stays_here_while_its_task_is_paused(
+async def test_message_that_a_busy_agent_refused_is_not_resent_while_its_task_is_paused(
     desk: Desk,
 ) -> None:
     peer = desk.house.peer
@@ -274,7 +277,7 @@ async def test_message_that_a_busy_agent_did_not_take_stays_here_while_its_task_
 
 
 @pytest.mark.requirement("CMD-8", "TEV-9", "ST-10")
-async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_goes_on(
+async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_its_resume(
     desk: Desk,
 ) -> None:
     peer = desk.house.peer
@@ -312,7 +315,7 @@ async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_
 
 
 @pytest.mark.requirement("CMD-8")
-async def test_the_answer_to_a_send_waits_while_the_task_is_paused(desk: Desk) -> None:
+async def test_a_message_response_is_held_back_while_the_task_is_paused(desk: Desk) -> None:
     peer = desk.house.peer
 
     async def answer_late(turn: Turn) -> None:
@@ -330,7 +333,7 @@ async def test_the_answer_to_a_send_waits_while_the_task_is_paused(desk: Desk) -
 
 
 @pytest.mark.requirement("CMD-8")
-async def test_a_task_goes_back_to_where_it_stood(desk: Desk) -> None:
+async def test_a_resumed_task_returns_to_its_status(desk: Desk) -> None:
     accepted = await desk.create()
     await desk.do("pause_task", taskId=accepted)
     with pytest.raises(UnsupportedOperation):
@@ -361,7 +364,7 @@ async def test_a_task_goes_back_to_where_it_stood(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-9", "MK-10", "MK-12")
-async def test_what_there_was_to_cancel_is_an_answer(desk: Desk) -> None:
+async def test_outcome_of_a_cancel_names_the_state_of_the_task(desk: Desk) -> None:
     task_id = await desk.create()
     first = await desk.do("cancel_task", taskId=task_id, reason="never mind")
     assert first["outcome"] == "requested"
@@ -388,7 +391,7 @@ async def test_what_there_was_to_cancel_is_an_answer(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-9", "TR-2")
-async def test_children_are_told_to_stop_with_their_parent(desk: Desk) -> None:
+async def test_children_are_cancelled_with_their_parent(desk: Desk) -> None:
     parent = await desk.start("silent")
     children = [await desk.create("silent", parentTaskId=parent) for _ in range(2)]
     grandchild = await desk.create("silent", parentTaskId=children[0])
@@ -409,7 +412,7 @@ async def test_children_are_told_to_stop_with_their_parent(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-9")
-async def test_a_cancel_that_stays_here_ends_the_task_and_tells_no_agent(desk: Desk) -> None:
+async def test_a_cancel_without_propagation_ends_the_task_and_reaches_no_agent(desk: Desk) -> None:
     task_id = await desk.start("silent")
     await desk.until(task_id, Status.QUEUED)
     await desk.do("cancel_task", taskId=task_id, propagation="none", reason="enough")
@@ -435,7 +438,9 @@ async def test_a_task_is_completed_only_with_every_fact(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("CMD-11", "TEV-14")
-async def test_a_task_that_its_owner_fails_says_so_to_everybody(desk: Desk) -> None:
+async def test_a_task_failed_by_its_owner_is_failed_for_callers_and_cancelled_at_the_agent(
+    desk: Desk,
+) -> None:
     task_id = await desk.start("silent")
 
     async def is_shown() -> bool:
@@ -448,13 +453,15 @@ async def test_a_task_that_its_owner_fails_says_so_to_everybody(desk: Desk) -> N
     record = await desk.record(task_id)
     assert record.last_error is not None
     assert (record.status, record.last_error.code) == (Status.FAILED, "obsolete")
-    await wait_until(lambda: desk.house.peer.count("CancelTask"), 15, "the agent is told to stop")
+    await wait_until(
+        lambda: desk.house.peer.count("CancelTask"), 15, "the agent receives the cancel"
+    )
     with pytest.raises(UnsupportedOperation):
         await desk.do("fail_task", "g", taskId=task_id)
 
 
 @pytest.mark.requirement("TR-10", "CMD-12")
-async def test_tasks_of_others_do_not_exist(desk: Desk) -> None:
+async def test_tasks_of_other_owners_do_not_exist(desk: Desk) -> None:
     task_id = await desk.create()
     for method in ("get_task", "pause_task", "start_task", "complete_task"):
         with pytest.raises(NotFound):
@@ -464,7 +471,7 @@ async def test_tasks_of_others_do_not_exist(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("TR-9", "TEV-5")
-async def test_task_that_is_given_to_another_agent_changes_in_that_alone(desk: Desk) -> None:
+async def test_reassigned_task_changes_only_its_assignee(desk: Desk) -> None:
     task_id = await desk.create()
     before = await desk.record(task_id)
     await desk.do("update_task", taskId=task_id, assignee="other")
@@ -529,23 +536,23 @@ async def test_scope_that_cannot_be_kept_is_refused_with_its_member(
 
 @pytest.mark.requirement("PO-2")
 @pytest.mark.parametrize("phase", [*Phase, "compiling", "code review", "build/linux-x64"])
-async def test_phase_is_one_of_five_or_an_own_value(desk: Desk, phase: str) -> None:
+async def test_phase_is_a_standard_or_a_custom_value(desk: Desk, phase: str) -> None:
     task_id = await desk.create("build it")
     await desk.do("append_task_progress", taskId=task_id, phase=phase)
     await desk.house.restart()
-    told = [
+    phases = [
         event.fact.payload.phase
         for event in await desk.events(task_id)
         if isinstance(event.fact.payload, TaskProgress)
     ]
-    assert told == [phase]
+    assert phases == [phase]
     shown = await desk.do("get_task", taskId=task_id)
     assert cast("JsonObject", shown["progress"])["phase"] == phase
 
 
 @pytest.mark.requirement("PO-2")
 @pytest.mark.parametrize("phase", ["", " x", "a\nb", "x" * 65, "\u001b[31m", 7])
-async def test_phase_that_is_no_word_is_refused(desk: Desk, phase: Json) -> None:
+async def test_malformed_phase_is_refused(desk: Desk, phase: Json) -> None:
     task_id = await desk.create("build it")
     with pytest.raises(InvalidInput, match="phase"):
         await desk.do("append_task_progress", taskId=task_id, phase=phase)
@@ -553,7 +560,7 @@ async def test_phase_that_is_no_word_is_refused(desk: Desk, phase: Json) -> None
 
 
 @pytest.mark.requirement("PO-2")
-async def test_task_whose_card_is_read_is_said_to_be_planned(desk: Desk) -> None:
+async def test_task_whose_card_is_read_is_in_the_planning_phase(desk: Desk) -> None:
     desk.hold_card()
     task_id = await desk.create("build it")
     async with anyio.create_task_group() as group:

@@ -1,4 +1,4 @@
-"""Tasks that belong together: who is whose child, what waits for what, and that a wish to stop reaches all of them."""
+"""Tasks that belong together: children, dependencies, and a cancel that reaches all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from passerelle.core.ports.due import DueRow
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.delegation.verification.walk import verify_store
-from tests.integration.control.stories import is_known
+from tests.integration.control.scenarios import is_known
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def unblock(desk: Desk, ended: str) -> None:
-    """What the end of a task owes to those that wait for it."""
+    """Handles the ``unblock`` row that the end of a task leaves for its dependents."""
     member = f"unblock:{ended}"
     row = DueRow(member, (await desk.house.due(ended))[member])
 
@@ -82,7 +82,7 @@ async def test_child_and_both_ends_of_its_edge_are_one_append(desk: Desk) -> Non
 
 
 @pytest.mark.requirement("GR-11", "CMD-9")
-async def test_no_grandchild_begins_below_a_task_that_is_to_stop(desk: Desk) -> None:
+async def test_no_grandchild_starts_below_a_cancelling_task(desk: Desk) -> None:
     desk.house.peer.on_cancel = "ignored"
     top = await desk.start("silent")
     child = await desk.create("silent", parentTaskId=top)
@@ -106,7 +106,7 @@ async def test_no_grandchild_begins_below_a_task_that_is_to_stop(desk: Desk) -> 
 
 
 @pytest.mark.requirement("GR-2", "OBJ-12", "TEV-19")
-async def test_chain_of_tasks_runs_in_its_order_by_links_alone(desk: Desk) -> None:
+async def test_linked_tasks_run_in_order(desk: Desk) -> None:
     names = ["first", "second", "third"]
     chain = [await desk.create(name) for name in names]
     for earlier, later in itertools.pairwise(chain):
@@ -120,8 +120,8 @@ async def test_chain_of_tasks_runs_in_its_order_by_links_alone(desk: Desk) -> No
         await desk.until(task_id, Status.COMPLETED)
         if place + 1 < len(chain):
             await unblock(desk, task_id)
-    told = [str(message["parts"]) for message in desk.house.peer.messages]
-    assert [name in text for name, text in zip(names, told, strict=True)] == [True] * 3
+    sent = [str(message["parts"]) for message in desk.house.peer.messages]
+    assert [name in text for name, text in zip(names, sent, strict=True)] == [True] * 3
 
 
 @pytest.mark.requirement("GR-2", "ST-9")
@@ -136,7 +136,7 @@ async def test_task_whose_blocker_fails_stays_blocked_and_names_it(desk: Desk) -
     async def keep(_shard: object, _row: object) -> bool:
         return False
 
-    for _ in range(2):  # as a row that is found again by another instance
+    for _ in range(2):  # # a second instance may handle the same row
         await desk.house.parts.tasks.linking.unblock(row, keep)
     record = await desk.record(blocked)
     assert record.status is Status.BLOCKED
@@ -152,20 +152,20 @@ async def test_task_whose_blocker_fails_stays_blocked_and_names_it(desk: Desk) -
 
 
 @pytest.mark.requirement("GR-12", "OBJ-10", "I4")
-async def test_edges_are_those_of_the_log_after_a_restart(desk: Desk) -> None:
+async def test_edges_after_a_restart_equal_those_of_the_log(desk: Desk) -> None:
     top, middle, last = await chain_of_three(desk)
     session_id = (await desk.record(top)).session_id
-    beside = await desk.create("beside it", sessionId=session_id)
-    await desk.do("link_tasks", taskId=last, kind="blocked_by", target=beside)
+    sibling = await desk.create("beside it", sessionId=session_id)
+    await desk.do("link_tasks", taskId=last, kind="blocked_by", target=sibling)
     await desk.do("start_task", "s", taskId=middle)
     await desk.until(middle, Status.COMPLETED)
     await desk.house.restart()
     entries = await desk.house.entries(session_id)
-    told = machine.replay([decode_event(one.data, one.frame, one.facade) for one in entries])
+    replayed = machine.replay([decode_event(one.data, one.frame, one.facade) for one in entries])
     rebuilt = {
-        one.task_id: one.relationships for one in told.values() if isinstance(one, TaskRecord)
+        one.task_id: one.relationships for one in replayed.values() if isinstance(one, TaskRecord)
     }
-    assert rebuilt.keys() == {top, middle, last, beside}
+    assert rebuilt.keys() == {top, middle, last, sibling}
     for task_id, edges in rebuilt.items():
         assert (await desk.record(task_id)).relationships == edges
     report = await verify_store(desk.house.store, session_id, rebuild=True)
@@ -174,7 +174,7 @@ async def test_edges_are_those_of_the_log_after_a_restart(desk: Desk) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What can be asked of a tree of tasks, read from ids and classes of events alone."""
+    """Answers about a tree of tasks, derived only from ids and event types."""
 
     root: set[str]
     runs: list[str]
@@ -184,7 +184,7 @@ class Answers:
 
 
 @pytest.mark.requirement("OBJ-11")
-async def test_what_became_of_a_tree_is_read_from_ids_and_classes_alone(desk: Desk) -> None:
+async def test_history_of_a_tree_is_read_from_ids_and_event_types_alone(desk: Desk) -> None:
     desk.house.policy = RetryPolicy(attempts=2, backoff_ms=1_000, backoff_max_ms=1_000)
     top = await desk.create("fail at it")
     child = await desk.create("silent", parentTaskId=top)
@@ -212,7 +212,7 @@ async def test_what_became_of_a_tree_is_read_from_ids_and_classes_alone(desk: De
 
 
 @pytest.mark.requirement("GR-11")
-async def test_no_new_child_is_taken_below_a_task_that_is_to_stop(desk: Desk) -> None:
+async def test_no_new_child_is_accepted_below_a_cancelling_task(desk: Desk) -> None:
     desk.house.peer.on_cancel = "ignored"
     top = await desk.start("silent")
     await is_known(desk, top)
@@ -232,7 +232,7 @@ async def test_no_new_child_is_taken_below_a_task_that_is_to_stop(desk: Desk) ->
 
 @pytest.mark.requirement("GR-11")
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_child_that_was_there_does_not_start_once_a_task_above_is_to_stop(
+async def test_existing_child_does_not_start_below_a_cancelling_task(
     desk: Desk, depth: int
 ) -> None:
     desk.house.peer.on_cancel = "ignored"
@@ -254,7 +254,7 @@ async def test_child_that_was_there_does_not_start_once_a_task_above_is_to_stop(
 
 
 @pytest.mark.requirement("GR-11", "CMD-9")
-async def test_wish_to_stop_reaches_what_stands_beyond_the_first_few_hundred(desk: Desk) -> None:
+async def test_cancel_reaches_tasks_beyond_the_first_batch(desk: Desk) -> None:
     top = await desk.create("sail")
     children = [await desk.create(f"part {n}", parentTaskId=top) for n in range(12)]
     below = [await desk.create("a bit", parentTaskId=one) for one in children for _ in range(21)]
@@ -268,7 +268,7 @@ async def test_wish_to_stop_reaches_what_stands_beyond_the_first_few_hundred(des
 
 
 @pytest.mark.requirement("GR-11", "CMD-9")
-async def test_rest_of_a_subtree_is_stopped_by_a_due_row_after_a_death(
+async def test_due_row_cancels_the_rest_of_a_subtree_after_a_crash(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cancelling, "MOST_AT_ONCE", 2)

@@ -1,4 +1,4 @@
-"""What a thread says of the work in it."""
+"""What a thread reports of the work in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def read_thread(desk: Desk, task_id: str) -> Any:  # noqa: ANN401  a JSON 
 
 
 @pytest.mark.requirement("CF-5", "ST-6")
-async def test_question_stands_in_its_thread_until_it_has_an_answer(desk: Desk) -> None:
+async def test_question_is_pending_in_its_thread_until_it_is_answered(desk: Desk) -> None:
     task_id = await desk.start("ask which")
     record = await desk.until(task_id, Status.WAITING_INPUT)
     (action,) = record.open_actions
@@ -52,18 +52,18 @@ async def test_thread_is_streaming_between_the_first_and_the_last_chunk(desk: De
     task_id = await desk.start("chunks 3")
 
     async def wait_for(activity: str, *, streaming: bool, told_of: int = 0) -> None:
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             if (await desk.types(task_id)).count("task.progress") < told_of:
                 return False
             line: Any = await desk.do("get_task_summary", taskId=task_id)
-            told = (await read_thread(desk, task_id)).get("activity"), line["streaming"]
-            return told == (activity, streaming)
+            found = (await read_thread(desk, task_id)).get("activity"), line["streaming"]
+            return found == (activity, streaming)
 
-        await wait_until(is_told, 15, f"the thread is {activity}")
+        await wait_until(is_reported, 15, f"the thread is {activity}")
 
     peer.release(2)
     await wait_for("running", streaming=False)
-    for told_of in (3, 4):  # the first two are of what came before the chunks
+    for told_of in (3, 4):  # # the first two precede the chunks
         peer.release(1)
         await wait_for("streaming", streaming=True, told_of=told_of)
     peer.release(1)
@@ -76,7 +76,7 @@ async def test_thread_is_streaming_between_the_first_and_the_last_chunk(desk: De
 
 
 @pytest.mark.requirement("CF-10", "ST-11")
-async def test_thread_says_that_a_task_is_tried_again_until_it_is_at_work(desk: Desk) -> None:
+async def test_thread_is_retrying_until_the_next_attempt_is_sent(desk: Desk) -> None:
     house = desk.house
     house.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
 
@@ -93,7 +93,7 @@ async def test_thread_says_that_a_task_is_tried_again_until_it_is_at_work(desk: 
 
 
 @pytest.mark.requirement("PO-1", "PO-4")
-async def test_what_can_be_counted_is_known_of_an_agent_that_sends_only_prose(desk: Desk) -> None:
+async def test_counters_are_known_of_an_agent_that_sends_only_prose(desk: Desk) -> None:
     async def chat(turn: Turn) -> None:
         await turn.status("WORKING", "I have done nearly everything, 99 percent")
         await turn.artifact("a part", artifact_id="one")
@@ -126,7 +126,7 @@ async def test_what_can_be_counted_is_known_of_an_agent_that_sends_only_prose(de
 
 
 @pytest.mark.requirement("MK-31")
-async def test_duration_is_from_the_first_run_to_the_end_over_all_attempts(desk: Desk) -> None:
+async def test_duration_runs_from_the_first_run_to_the_end_over_all_attempts(desk: Desk) -> None:
     house = desk.house
     house.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
 
@@ -149,7 +149,7 @@ async def test_duration_is_from_the_first_run_to_the_end_over_all_attempts(desk:
 
 
 @pytest.mark.requirement("ATT-7", "SNAP-17")
-async def test_run_that_is_taken_up_goes_on_from_its_checkpoint(desk: Desk) -> None:
+async def test_adopted_run_continues_from_its_checkpoint(desk: Desk) -> None:
     house = desk.house
     house.peer.hold()
     task_id = await desk.start("chunks 4")

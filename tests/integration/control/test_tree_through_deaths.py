@@ -1,7 +1,7 @@
-"""A tree of tasks that are tried again, while the process that works on it dies at one append after the other (VAL-6).
+"""A tree of tasks that are retried, while the process crashes at one append after the other (VAL-6).
 
-A death is seen from the store: from some append on nothing more of that process is written, and whether that append was
-is known to nobody who lives. What comes next knows nothing of it but what is stored.
+A crash as the store sees it: from some append on the process writes nothing, and whether that append was stored is
+unknown to every surviving process. The next process knows only the stored state.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.anyio
 T = TypeVar("T")
 
 APPENDS: Final = 22
-"""How many a whole story takes, and one more."""
+"""Number of appends of a whole run, plus one."""
 _RETRY_MS: Final = 60_000
 _TWICE: Final = frozenset({"retry", "send", "cancel", "prepare"})
 
 
 @dataclass
-class Deaths:
-    """Kills what works in a house when so many appends were made, before or after the last of them."""
+class CrashPoint:
+    """Stops all writes of a house at the ``left``-th append, before it or (``stored``) after it."""
 
     house: House
     left: int
@@ -56,10 +56,12 @@ class Deaths:
             self.is_dead = self.house.log.refuses_writes = True
             raise StoreUnavailable("the process is gone", "unknown")
 
-    async def see_through(self, work: Coroutine[object, None, T]) -> T | None:
-        """What came of it; None where the process died over it, which then waits for its store for ever."""
+    async def run_until_crash(self, work: Coroutine[object, None, T]) -> T | None:
+        """Returns the work's result; None when the process crashed in it, so that it waits for its store for ever."""
         task = asyncio.ensure_future(work)
-        await wait_until(lambda: task.done() or self.is_dead, 30, "it is done, or nobody is left")
+        await wait_until(
+            lambda: task.done() or self.is_dead, 30, "the work is done or the process has crashed"
+        )
         if self.is_dead:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -67,7 +69,7 @@ class Deaths:
         return task.result()
 
     async def revive(self) -> None:
-        """Another process over what is stored."""
+        """Starts another process over the stored state."""
         log = self.house.log
         log.before_append = log.after_append = None
         log.refuses_writes = self.is_dead = False
@@ -79,17 +81,17 @@ class Tree:
     """A parent with two parts, of which the second waits for the first; both fail once."""
 
     desk: Desk
-    deaths: Deaths
+    deaths: CrashPoint
     name: str
     tasks: list[str] = field(default_factory=list[str])
     attempts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     edges: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
 
-    async def tell(self, method: str, key: str, **params: Json) -> JsonObject:
-        """A command whose caller repeats it with its key until somebody has carried it out."""
+    async def execute(self, method: str, key: str, **params: Json) -> JsonObject:
+        """Sends a command and repeats it with its key until one process has executed it."""
         while True:
             work = self.desk.do(method, f"{self.name} {key}", **params)
-            answer = await self.deaths.see_through(work)
+            answer = await self.deaths.run_until_crash(work)
             if answer is not None:
                 return answer
             await self.revive()
@@ -99,12 +101,12 @@ class Tree:
         await self.look()
 
     async def create(self, key: str, **params: Json) -> str:
-        made = await self.tell("create_task", key, agent="echo", **params)
+        made = await self.execute("create_task", key, agent="echo", **params)
         self.tasks.append(task_id_of(made))
         return self.tasks[-1]
 
     async def look(self) -> None:
-        """What was stored of attempts and edges stands, and stands before whatever is new."""
+        """Attempts and edges seen before are still stored, in order and before new ones."""
         for task_id in self.tasks:
             record = await self.desk.record(task_id)
             runs, known = [one.run_id for one in record.attempts], self.attempts.get(task_id, [])
@@ -116,8 +118,8 @@ class Tree:
             assert not gone, "edges are kept"
             self.edges |= edges
 
-    async def go_on(self) -> bool:
-        """What the duties of a gateway do: runs that nobody drives are taken up, and what is owed is done."""
+    async def run_duties(self) -> bool:
+        """Does what the gateway's duties do: adopts runs without a driver and handles due rows."""
         house = self.desk.house
         for task_id in self.tasks:
             record = await self.desk.record(task_id)
@@ -142,7 +144,7 @@ class Tree:
 
     async def until(self, task_id: str, *statuses: Status) -> None:
         async def look() -> bool:
-            if await self.deaths.see_through(self.go_on()) is None:
+            if await self.deaths.run_until_crash(self.run_duties()) is None:
                 await self.revive()
             return (await self.desk.record(task_id)).status in statuses and not self.deaths.is_dead
 
@@ -156,10 +158,10 @@ async def play(tree: Tree) -> None:
     below: dict[str, Json] = {"parentTaskId": top, "sessionId": session}
     first = await tree.create("first", objective=f"shaky {tree.name} one", **below)
     second = await tree.create("second", objective=f"shaky {tree.name} two", **below)
-    await tree.tell("link_tasks", "link", taskId=second, kind="blocked_by", target=first)
+    await tree.execute("link_tasks", "link", taskId=second, kind="blocked_by", target=first)
     for number, part in enumerate((first, second)):
         await tree.until(part, Status.ACCEPTED)
-        await tree.tell("start_task", f"start {number}", taskId=part)
+        await tree.execute("start_task", f"start {number}", taskId=part)
         await tree.until(part, *ENDED)
     records = [await tree.desk.record(part) for part in (first, second)]
     assert [record.status for record in records] == [Status.COMPLETED] * 2
@@ -176,9 +178,7 @@ async def play(tree: Tree) -> None:
 
 @pytest.mark.requirement("VAL-6", "GR-12")
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
-async def test_tree_that_is_tried_again_outlives_a_death_at_every_append(
-    desk: Desk, *, stored: bool
-) -> None:
+async def test_retried_tree_survives_a_crash_at_every_append(desk: Desk, *, stored: bool) -> None:
     house = desk.house
     house.policy = RetryPolicy(attempts=3, backoff_ms=1_000, backoff_max_ms=1_000)
     failed: set[str] = set()
@@ -195,9 +195,9 @@ async def test_tree_that_is_tried_again_outlives_a_death_at_every_append(
     house.peer.on("shaky", shake)
     died = 0
     for point in range(1 + stored, APPENDS + 1, 2):
-        deaths = Deaths(house, point, stored)
+        deaths = CrashPoint(house, point, stored)
         deaths.arm()
         await play(Tree(desk, deaths, f"{point} {stored}"))
         died += deaths.count >= point
         await deaths.revive()
-    assert died > APPENDS // 4, "hardly anybody has died"
+    assert died > APPENDS // 4, "too few crashes"

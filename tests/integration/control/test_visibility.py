@@ -1,4 +1,4 @@
-"""Who is shown a task: over A2A, to a caller of the control plane, and to who operates the runtime (TR-6)."""
+"""The visibility of a task: over A2A, to a caller of the control plane, and to operators (TR-6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USER = replace(ADA, scopes=ADA.scopes - {AccessScope.OPERATE})
 
 
 async def list_records(desk: Desk, who: Principal, **asked: object) -> set[str]:
-    """What a channel is told, which has the same calls as ``/v1``."""
+    """Returns the task ids that ``list_tasks`` reports over a channel, as over ``/v1``."""
     params: Any = asked
     page: Any = await call(desk.house.service, Caller(who, "channel"), "list_tasks", params)
     return {str(task["taskId"]) for task in page["tasks"]}
@@ -36,7 +36,7 @@ async def list_a2a(desk: Desk, context_id: str | None = None) -> tuple[set[str],
 
 
 @pytest.mark.requirement("TR-6")
-async def test_each_visibility_is_shown_to_those_that_it_is_meant_for(desk: Desk) -> None:
+async def test_each_visibility_is_shown_to_its_audience(desk: Desk) -> None:
     tasks = {
         one: await desk.start("echo done", visibility=one, contextId=None) for one in Visibility
     }
@@ -48,7 +48,9 @@ async def test_each_visibility_is_shown_to_those_that_it_is_meant_for(desk: Desk
     async def are_listed() -> bool:
         return await list_a2a(desk) == (listed, len(listed))
 
-    await wait_until(are_listed, 10, "A2A lists what is meant for its callers, and counts no more")
+    await wait_until(
+        are_listed, 10, "A2A lists what is meant for its callers, and counts only that"
+    )
     for task_id in tasks.values():
         context = (await desk.record(task_id)).scope.context_id
         assert (await list_a2a(desk, context))[0] <= listed
@@ -65,7 +67,7 @@ async def test_each_visibility_is_shown_to_those_that_it_is_meant_for(desk: Desk
 
 
 @pytest.mark.requirement("TR-6")
-async def test_a_hidden_task_is_for_those_who_operate_alone(desk: Desk) -> None:
+async def test_a_hidden_task_is_shown_to_operators_only(desk: Desk) -> None:
     with pytest.raises(Forbidden):
         await desk.do(
             "create_task", None, USER, agent="echo", objective="mine", visibility="hidden"

@@ -1,4 +1,4 @@
-"""What the events of a task say: each payload is read, and held against the record and against what the agent saw."""
+"""The payloads of task events, compared with the record and with what the agent received."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from passerelle.core.payloads.task import (
 )
 from passerelle.core.task.status import Status
 from passerelle.core.wire.times import parse_ms
-from tests.integration.control.stories import STORIES
+from tests.integration.control.scenarios import SCENARIOS
 from tests.support.house import ADA
 from tests.support.waiting import wait_until
 
@@ -42,8 +42,8 @@ MINUTE_MS = 60_000
 
 
 async def reach(desk: Desk, status: Status) -> str:
-    """The task of the story of a status, once readers see that status."""
-    task_id = await STORIES[status].run(desk)
+    """Runs the scenario of a status; returns its task once readers see that status."""
+    task_id = await SCENARIOS[status].run(desk)
 
     async def read() -> bool:
         return (await desk.do("get_task_summary", taskId=task_id))["status"] == status
@@ -53,7 +53,7 @@ async def reach(desk: Desk, status: Status) -> str:
 
 
 async def read_all(desk: Desk, task_id: str, kind: type[P]) -> list[P]:
-    """The payloads of one class, in order."""
+    """Returns the payloads of one type, in order."""
     payloads = [event.fact.payload for event in await desk.events(task_id)]
     return [payload for payload in payloads if isinstance(payload, kind)]
 
@@ -64,7 +64,7 @@ async def read_one(desk: Desk, task_id: str, kind: type[P]) -> P:
 
 
 @pytest.mark.requirement("TEV-4", "ST-5", "CF-4")
-async def test_first_run_is_told_once_however_many_runs_follow(desk: Desk) -> None:
+async def test_first_run_is_reported_once_however_many_runs_follow(desk: Desk) -> None:
     task_id = await desk.start("fail at it")
     await desk.until(task_id, Status.FAILED)
     await desk.do("retry_task", "again", taskId=task_id, reason="it may work now")
@@ -82,7 +82,7 @@ async def test_first_run_is_told_once_however_many_runs_follow(desk: Desk) -> No
 
 
 @pytest.mark.requirement("TEV-8", "ST-9", "CF-8")
-async def test_blocked_task_names_its_blocker_and_the_kind_of_it(desk: Desk) -> None:
+async def test_blocked_task_names_its_blocker_and_its_kind(desk: Desk) -> None:
     blocker, blocked = await desk.create("first"), await desk.create("second")
     await desk.do("link_tasks", taskId=blocked, kind="blocked_by", target=blocker, reason="order")
     said = await read_one(desk, blocked, TaskBlocked)
@@ -91,7 +91,7 @@ async def test_blocked_task_names_its_blocker_and_the_kind_of_it(desk: Desk) -> 
 
 
 @pytest.mark.requirement("TEV-11", "CMD-9", "ST-12")
-async def test_wish_to_cancel_is_stored_with_its_actor_before_the_agent_hears_of_it(
+async def test_cancel_request_is_stored_with_its_actor_before_the_agent_receives_it(
     desk: Desk,
 ) -> None:
     desk.house.peer.on_cancel = "ignored"
@@ -106,7 +106,9 @@ async def test_wish_to_cancel_is_stored_with_its_actor_before_the_agent_hears_of
 
     log.after_append = look
     await desk.do("cancel_task", taskId=task_id, reason="not needed", propagation="subtree")
-    await wait_until(lambda: desk.house.peer.count("CancelTask"), 10, "the agent is told")
+    await wait_until(
+        lambda: desk.house.peer.count("CancelTask"), 10, "the agent receives the cancel"
+    )
     said = await read_one(desk, task_id, TaskCancelRequested)
     assert (said.actor, said.source, said.propagation, said.reason) == (
         ADA.id,
@@ -114,11 +116,11 @@ async def test_wish_to_cancel_is_stored_with_its_actor_before_the_agent_hears_of
         "subtree",
         "not needed",
     )
-    assert (True, 0) in seen, "the wish is stored while the agent knows nothing of it"
+    assert (True, 0) in seen, "the request is stored before the agent receives it"
 
 
 @pytest.mark.requirement("TEV-13", "ST-14")
-async def test_time_limit_says_which_one_it_was_and_how_long(desk: Desk) -> None:
+async def test_timeout_names_its_limit_and_its_length(desk: Desk) -> None:
     task_id = await reach(desk, Status.TIMED_OUT)
     said = await read_one(desk, task_id, TaskTimedOut)
     assert (said.limit, said.limit_ms) == ("total", MINUTE_MS)
@@ -135,7 +137,7 @@ async def test_failed_task_has_one_error_in_event_record_and_thread(desk: Desk) 
 
 
 @pytest.mark.requirement("TEV-15", "ST-16", "CF-11")
-async def test_lost_task_names_the_last_proof_of_life(desk: Desk) -> None:
+async def test_lost_task_names_its_last_proof_of_life(desk: Desk) -> None:
     task_id = await reach(desk, Status.LOST)
     record = await desk.record(task_id)
     said = await read_one(desk, task_id, TaskLost)
@@ -146,7 +148,7 @@ async def test_lost_task_names_the_last_proof_of_life(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("TEV-16", "ST-17", "CF-13")
-async def test_completed_task_names_every_fact_that_was_reconciled(desk: Desk) -> None:
+async def test_completed_task_names_every_reconciled_fact(desk: Desk) -> None:
     task_id = await desk.start("echo the sales")
     record = await desk.until(task_id, Status.COMPLETED)
     said = await read_one(desk, task_id, TaskCompleted)
@@ -159,21 +161,21 @@ async def test_completed_task_names_every_fact_that_was_reconciled(desk: Desk) -
 
 
 @pytest.mark.requirement("TEV-6", "CF-4")
-async def test_progress_of_a_run_says_the_phase_and_the_agents_own_word(desk: Desk) -> None:
+async def test_progress_of_a_run_has_the_phase_and_the_agents_own_status(desk: Desk) -> None:
     task_id = await reach(desk, Status.RUNNING)
 
     async def find() -> TaskProgress | None:
         said = await read_all(desk, task_id, TaskProgress)
         return next((one for one in said if one.native_status == "TASK_STATE_WORKING"), None)
 
-    told = await wait_until(find, 10, "the agent's own word is stored")
-    assert told is not None
-    assert (told.status, told.phase) == (Status.RUNNING, "working")
+    reported = await wait_until(find, 10, "the agent's own word is stored")
+    assert reported is not None
+    assert (reported.status, reported.phase) == (Status.RUNNING, "working")
     assert (await read_thread(desk, task_id))["activity"] == "running"
 
 
 @pytest.mark.requirement("CF-1", "ST-2", "TEV-2")
-async def test_accepted_task_is_stored_before_anybody_is_called(desk: Desk) -> None:
+async def test_accepted_task_is_stored_before_any_agent_is_called(desk: Desk) -> None:
     task_id = await desk.create()
     assert await read_one(desk, task_id, TaskAccepted) == TaskAccepted()
     assert (await desk.record(task_id)).status is Status.ACCEPTED
@@ -189,7 +191,7 @@ async def test_accepted_task_is_stored_before_anybody_is_called(desk: Desk) -> N
         (Status.WAITING_RESOURCE, "resource"),
     ],
 )
-async def test_waiting_task_says_what_for_and_names_its_open_questions(
+async def test_waiting_task_names_what_it_waits_for_and_its_open_questions(
     desk: Desk, status: Status, waits_for: str
 ) -> None:
     task_id = await reach(desk, status)
@@ -204,15 +206,15 @@ async def test_waiting_task_says_what_for_and_names_its_open_questions(
 
 
 @pytest.mark.requirement("TEV-18", "TEV-19", "EXT-6", "EVC-4")
-async def test_child_and_dependency_are_told_with_both_ends(desk: Desk) -> None:
+async def test_child_and_dependency_events_name_both_ends(desk: Desk) -> None:
     parent = await desk.create("the whole")
     child = await desk.create("a part", parentTaskId=parent)
     delegated = await read_one(desk, parent, TaskDelegated)
     assert (delegated.target_kind, delegated.target) == ("child_task", child)
     await desk.do("link_tasks", taskId=child, kind="blocked_by", target=await desk.create("first"))
     edges = (await desk.record(child)).relationships
-    told = (await read_all(desk, child, TaskDependencyUpdated))[-1]
-    assert told.target in {edge.target for edge in edges}
+    reported = (await read_all(desk, child, TaskDependencyUpdated))[-1]
+    assert reported.target in {edge.target for edge in edges}
 
 
 @pytest.mark.requirement("TEV-20", "TEV-21", "EXT-6", "EVC-4")
@@ -220,8 +222,8 @@ async def test_task_events_carry_their_task_and_attempts_their_run(desk: Desk) -
     task_id = await reach(desk, Status.FAILED)
     record = await desk.record(task_id)
     entries = await desk.house.entries(record.session_id)
-    told = [orjson.loads(entry.data) for entry in entries]
-    of_task = [one for one in told if str(one["type"]).startswith("task.")]
+    reported = [orjson.loads(entry.data) for entry in entries]
+    of_task = [one for one in reported if str(one["type"]).startswith("task.")]
     assert {one["taskId"] for one in of_task} == {task_id}
     runs = [one for one in of_task if str(one["type"]).startswith("task.attempt.")]
     assert {one["runId"] for one in runs} == {record.attempts[0].run_id}
@@ -232,7 +234,7 @@ async def test_task_events_carry_their_task_and_attempts_their_run(desk: Desk) -
 
 
 async def read_thread(desk: Desk, task_id: str) -> dict[str, object]:
-    """The thread of a task as readers see it."""
+    """Returns the thread of a task as readers see it."""
     record = await desk.record(task_id)
     assert record.thread_id is not None
     found = await desk.house.service.read(ADA, GetThread(record.thread_id))

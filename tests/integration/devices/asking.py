@@ -39,7 +39,7 @@ def bearer(name: str) -> dict[str, str]:
 
 
 def asks(risk: str = "medium", action: str = "act_peer", **further: str) -> str:
-    """What makes the agent ask; ``further`` members stand in its form."""
+    """Returns the text that makes the agent ask; ``further`` are members of its form."""
     form: JsonObject = {
         "action_id": action,
         "rev": 1,
@@ -58,7 +58,7 @@ def asks(risk: str = "medium", action: str = "act_peer", **further: str) -> str:
 
 
 async def ask(at: Instance, risk: str = "medium", who: str = "ada") -> JsonObject:
-    """The view of a question that an agent has asked in the name of somebody."""
+    """Lets the agent ask in the name of a caller; returns the view of the approval."""
     known = {str(one["actionId"]) for one in await list_pending(at, who)}
     answered = await at.send(f"{who}-key", asks(risk, f"act_peer_{next(_NUMBERS)}"))
     assert answered.status_code == 200, answered.text
@@ -69,7 +69,7 @@ async def ask(at: Instance, risk: str = "medium", who: str = "ada") -> JsonObjec
         fresh = [one for one in await list_pending(at, who) if one["actionId"] not in known]
         return fresh[0] if fresh else None
 
-    found = await wait_until(find, 10, "the question stands in the inbox")
+    found = await wait_until(find, 10, "the approval is in the inbox")
     assert found is not None
     return found
 
@@ -81,7 +81,7 @@ async def list_pending(at: Instance, who: str) -> list[JsonObject]:
 
 
 def make_answer(view: JsonObject, option: str = "yes") -> JsonObject:
-    """An answer to what stands in a view."""
+    """Returns an answer to the approval in a view."""
     return {
         "actionId": view["actionId"],
         "rev": view["rev"],
@@ -92,7 +92,7 @@ def make_answer(view: JsonObject, option: str = "yes") -> JsonObject:
 
 
 async def say(at: Instance, headers: dict[str, str], answer: JsonObject) -> httpx.Response:
-    """Answers over ``/v1``."""
+    """Sends an answer over ``/v1``."""
     body = {**answer}
     action = body.pop("actionId")
     return await at.http.post(

@@ -1,4 +1,4 @@
-"""A whole gateway over one real engine, and devices that come to it."""
+"""Fixtures: a whole gateway over one real engine, and devices that connect to it."""
 
 import pytest
 
@@ -11,6 +11,6 @@ _LATER_MS = 20 * 60_000
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is told of a question is what the test has come due, however slow the machine is."""
+    """Notifications are sent only for rows that the test makes due, however slow the machine is."""
     monkeypatch.setattr("passerelle.permission_bridge.answers.action_rows.UNSEEN_MS", _LATER_MS)
     monkeypatch.setattr("passerelle.store.pushes.WINDOW_MS", _LATER_MS)

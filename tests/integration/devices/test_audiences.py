@@ -1,4 +1,4 @@
-"""Roles and paired devices in audiences: who is not among them finds no question anywhere (CHN-8)."""
+"""Roles and paired devices in audiences: a caller outside the audience finds the approval nowhere (CHN-8)."""
 
 from typing import cast
 
@@ -22,7 +22,7 @@ from tests.integration.devices.asking import (
     say,
 )
 from tests.integration.devices.test_bridge import Socket, connect
-from tests.integration.devices.test_forwarding import wait_told
+from tests.integration.devices.test_forwarding import await_forwarded
 from tests.integration.devices.test_notifiers import STATED
 from tests.support.paired_device import PairedDevice, sign_decision
 from tests.support.waiting import wait_until
@@ -41,14 +41,14 @@ async def start(rig: Rig, policy: dict[str, object], **more: object) -> Instance
 
 async def wait_listed(at: Instance, headers: dict[str, str], view: JsonObject) -> None:
     async def is_listed() -> bool:
-        told = await at.http.get("/v1/approvals", headers=headers)
-        return view["actionId"] in [one["actionId"] for one in told.json()["pending"]]
+        reply = await at.http.get("/v1/approvals", headers=headers)
+        return view["actionId"] in [one["actionId"] for one in reply.json()["pending"]]
 
-    await wait_until(is_listed, 20, "the question stands in the list")
+    await wait_until(is_listed, 20, "the approval is in the list")
 
 
 async def find_nothing(at: Instance, headers: dict[str, str], view: JsonObject) -> None:
-    """Every door answers as it does for a question that there is not."""
+    """Every endpoint answers like for an unknown approval."""
     known, unknown = str(view["actionId"]), f"{str(view['actionId'])[:-4]}0000"
     for path in ("", "/explanation", "/audit"):
         there = await at.http.get(f"/v1/approvals/{known}{path}", headers=headers)
@@ -56,10 +56,10 @@ async def find_nothing(at: Instance, headers: dict[str, str], view: JsonObject) 
         assert (there.status_code, nowhere.status_code) == (404, 404), path
         assert there.text.replace(known, "*") == nowhere.text.replace(unknown, "*")
     answer = make_answer(view)
-    told = await say(at, headers, answer)
+    reply = await say(at, headers, answer)
     other = await say(at, headers, {**answer, "actionId": unknown})
-    assert (told.status_code, other.status_code) == (404, 404)
-    assert told.text.replace(known, "*") == other.text.replace(unknown, "*")
+    assert (reply.status_code, other.status_code) == (404, 404)
+    assert reply.text.replace(known, "*") == other.text.replace(unknown, "*")
     seen = await at.http.post(
         f"/v1/approvals/{known}/seen",
         json={"rev": view["rev"]},
@@ -71,7 +71,7 @@ async def find_nothing(at: Instance, headers: dict[str, str], view: JsonObject) 
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_question_for_a_role_is_for_those_who_have_it_and_for_nobody_else(rig: Rig) -> None:
+async def test_an_approval_for_a_role_is_visible_only_to_its_members(rig: Rig) -> None:
     tier = {"risk": "high", "who": ["@oncall"], "need": 2}
     at = await start(rig, {**ONCALL, "approvers": [tier]})
     view = await ask(at, "high")
@@ -79,7 +79,7 @@ async def test_a_question_for_a_role_is_for_those_who_have_it_and_for_nobody_els
     for name in ("bob", "cleo"):
         await wait_listed(at, bearer(name), view)
     await find_nothing(at, bearer("dan"), view)
-    # The owner goes on seeing what is asked in its name.
+    # The owner still sees the approval, but may not decide it.
     assert (await say(at, bearer("ada"), make_answer(view))).json()["code"] == "not_in_audience"
     assert (await say(at, bearer("bob"), make_answer(view))).status_code == 202
     won = await say(at, bearer("cleo"), make_answer(view))
@@ -88,7 +88,7 @@ async def test_a_question_for_a_role_is_for_those_who_have_it_and_for_nobody_els
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_role_may_decide_when_nobody_has_for_a_while(rig: Rig) -> None:
+async def test_an_escalation_to_a_role_lets_its_members_decide(rig: Rig) -> None:
     later = {"after": "10ms", "to": ["@oncall"]}
     tier = {"risk": "high", "who": ["dan"], "escalate": [later]}
     at = await start(rig, {**ONCALL, "approvers": [tier]})
@@ -98,7 +98,7 @@ async def test_a_role_may_decide_when_nobody_has_for_a_while(rig: Rig) -> None:
     assert (await say(at, bearer("cleo"), make_answer(view))).status_code == 200
 
 
-async def test_a_role_that_changes_changes_what_is_asked_later(rig: Rig) -> None:
+async def test_a_changed_role_applies_to_later_approvals(rig: Rig) -> None:
     tier = {"risk": "high", "who": ["@oncall"]}
     before = await start(rig, {**ONCALL, "approvers": [tier]})
     after = await start(rig, {"roles": {"oncall": ["dan"]}, "approvers": [tier]})
@@ -110,7 +110,7 @@ async def test_a_role_that_changes_changes_what_is_asked_later(rig: Rig) -> None
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_question_for_paired_devices_is_none_for_the_key_of_the_same_person(
+async def test_an_approval_for_paired_devices_is_hidden_from_the_persons_bearer_key(
     rig: Rig,
 ) -> None:
     at = await start(rig, {"approvers": PAIRED})
@@ -129,29 +129,29 @@ async def test_a_question_for_paired_devices_is_none_for_the_key_of_the_same_per
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_channel_without_a_paired_device_hears_nothing_of_a_question_for_those(
+async def test_a_channel_without_a_paired_device_gets_no_event_of_an_approval_for_paired_ones(
     rig: Rig,
 ) -> None:
     at = await start(rig, {"approvers": PAIRED})
     phone = PairedDevice(at.http)
     await phone.pair("bob-key")
-    # The same id on a channel proves nothing: what counts is the token.
+    # The same device id on a channel proves nothing: the token counts.
     key = PairedDevice(at.http, device_id="dev_key", token="bob-key")
     async with connect(at, phone) as paired, connect(at, key) as plain:
         hidden = await ask(at, "high")
-        await paired.hear_event("action.required", hidden["actionId"])
+        await paired.receive_event("action.required", hidden["actionId"])
         won = await say(at, phone.headers, sign_decision(phone, make_answer(hidden)))
         assert won.status_code == 200, won.text
-        await paired.hear_event("action.resolved", hidden["actionId"])
+        await paired.receive_event("action.resolved", hidden["actionId"])
         shown = await ask(at, "critical")
-        # An inbox has one order: what comes after the hidden one has been heard, so nothing of that one is to come.
-        await plain.hear_event("action.required", shown["actionId"])
+        # The inbox is ordered: once a later event has arrived, none of the hidden approval can follow.
+        await plain.receive_event("action.required", shown["actionId"])
         assert str(hidden["actionId"]) not in orjson.dumps(plain.frames).decode()
         again = await replay(at, key, shown)
         assert str(hidden["actionId"]) not in orjson.dumps(again).decode()
 
 
-async def test_a_link_that_comes_back_is_not_told_that_a_question_for_paired_devices_waits(
+async def test_reconnect_without_a_paired_device_does_not_report_its_approval_as_waiting(
     rig: Rig,
 ) -> None:
     at = await start(rig, {"approvers": PAIRED})
@@ -160,13 +160,13 @@ async def test_a_link_that_comes_back_is_not_told_that_a_question_for_paired_dev
     await wait_listed(at, phone.headers, await ask(at, "high"))
 
     async def reconnect(headers: dict[str, str], device: str) -> object:
-        told = await at.http.post(
+        reply = await at.http.post(
             "/v1/streams/inbox/reconnect",
             json={"device": device},
             headers={**headers, "Idempotency-Key": device},
         )
-        assert told.status_code == 200, told.text
-        return told.json()["recovery"]
+        assert reply.status_code == 200, reply.text
+        return reply.json()["recovery"]
 
     assert await reconnect(phone.headers, phone.device_id) == "waiting"
     assert await reconnect(bearer("bob"), "dev_key") == "idle"
@@ -176,7 +176,7 @@ async def test_a_link_that_comes_back_is_not_told_that_a_question_for_paired_dev
 
 
 async def replay(at: Instance, device: PairedDevice, until: JsonObject) -> list[JsonObject]:
-    """All frames of the inbox from its first event to the opening of a question."""
+    """Returns all frames of the inbox from its first event to the opening of the approval ``until``."""
     url = str(at.http.base_url).replace("http", "ws", 1) + "/v1/channel"
     protocol = websockets.Subprotocol("passerelle.v1+json")
     async with websockets.connect(url, subprotocols=[protocol]) as socket:
@@ -189,13 +189,13 @@ async def replay(at: Instance, device: PairedDevice, until: JsonObject) -> list[
             "subs": [{"s": "inbox", "from": "start"}],
         }
         await socket.send(orjson.dumps(hello).decode())
-        heard = Socket(socket)
-        await heard.hear_event("action.required", until["actionId"])
-        return cast("list[JsonObject]", heard.frames)
+        received = Socket(socket)
+        await received.receive_event("action.required", until["actionId"])
+        return cast("list[JsonObject]", received.frames)
 
 
 @pytest.mark.requirement("CHN-6", "CHN-8")
-async def test_nobody_is_told_of_a_question_for_paired_devices_anywhere_else(rig: Rig) -> None:
+async def test_an_approval_for_paired_devices_is_forwarded_nowhere_else(rig: Rig) -> None:
     async with WebhookReceiver() as receiver:
         pager = {
             "name": "pager",
@@ -208,19 +208,19 @@ async def test_nobody_is_told_of_a_question_for_paired_devices_anywhere_else(rig
         await phone.pair("bob-key")
         key = PairedDevice(at.http, device_id="dev_key", token="bob-key")
         async with connect(at, phone), connect(at, key):
-            told = await wait_told(at, await ask(at, "high"))
-            assert [(one["transport"], one.get("deviceId")) for one in told] == [
+            reply = await await_forwarded(at, await ask(at, "high"))
+            assert [(one["transport"], one.get("deviceId")) for one in reply] == [
                 ("ws", phone.device_id)
             ]
             shown = await ask(at, "critical")
-            told = await wait_told(at, shown, 3)
-        assert {str(one.get("deviceId")) for one in told} >= {phone.device_id, "dev_key"}
+            reply = await await_forwarded(at, shown, 3)
+        assert {str(one.get("deviceId")) for one in reply} >= {phone.device_id, "dev_key"}
         (notice,) = await receiver.until("/pager", 1)
         open_ = notice.body["questions"] if notice.body["kind"] == "open" else [notice.body]
         assert [one["actionId"] for one in open_] == [shown["actionId"]]
 
 
-async def test_what_is_asked_in_the_name_of_somebody_is_shown_to_that_one_from_everywhere(
+async def test_the_owner_sees_an_approval_from_every_device_and_decides_on_a_paired_one(
     rig: Rig,
 ) -> None:
     tier = {"risk": "high", "who": ["@caller"], "devices": "paired"}
@@ -246,7 +246,7 @@ async def test_a_policy_shows_the_roles_and_devices_of_its_approvers(rig: Rig) -
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_rule_that_asks_names_who_decides_and_a_stricter_tier_stays(rig: Rig) -> None:
+async def test_approvers_of_a_rule_apply_and_a_stricter_tier_stays(rig: Rig) -> None:
     rule = {
         "name": "pay",
         "effect": "ask",
@@ -257,13 +257,13 @@ async def test_a_rule_that_asks_names_who_decides_and_a_stricter_tier_stays(rig:
     at = await start(rig, {**ONCALL, "rules": [rule], "approvers": [tier]})
     phone = PairedDevice(at.http)
     await phone.pair("bob-key")
-    view, grave = await ask(at), await ask(at, "critical")
+    view, critical = await ask(at), await ask(at, "critical")
     assert (view["audienceRoles"], view["audienceDevices"]) == ([["oncall"]], ["paired"])
     await wait_listed(at, phone.headers, view)
     await find_nothing(at, bearer("dan"), view)
     await find_nothing(at, bearer("cleo"), view)
     assert (await say(at, phone.headers, make_answer(view))).status_code == 200
-    assert (grave["audience"], cast("JsonObject", grave["quorum"])["need"]) == (
+    assert (critical["audience"], cast("JsonObject", critical["quorum"])["need"]) == (
         [["bob", "cleo", "dan"]],
         2,
     )

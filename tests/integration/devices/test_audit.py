@@ -1,4 +1,4 @@
-"""Nothing is decided without a trace: the facts of a question are its audit, refused attempts among them (CHN-14)."""
+"""Every decision leaves a trace: the facts of an approval are its audit, including refused attempts (CHN-14)."""
 
 import hashlib
 from typing import cast
@@ -33,7 +33,7 @@ def list_facts(answer: JsonObject) -> list[JsonObject]:
 
 
 @pytest.mark.requirement("CHN-14", "CHN-6")
-async def test_a_decision_is_told_from_the_evaluation_to_the_answer_with_its_signature(
+async def test_audit_of_a_decision_runs_from_the_evaluation_to_the_signed_answer(
     rig: Rig,
 ) -> None:
     at = await start(rig)
@@ -43,8 +43,8 @@ async def test_a_decision_is_told_from_the_evaluation_to_the_answer_with_its_sig
     assert (
         await say(at, phone.headers, sign_decision(phone, make_answer(view)))
     ).status_code == 200
-    told = await audit(at, view["actionId"])
-    types = [str(fact["type"]) for fact in list_facts(told)]
+    trail = await audit(at, view["actionId"])
+    types = [str(fact["type"]) for fact in list_facts(trail)]
     for wanted in (
         "permission.evaluated",
         "action.required",
@@ -55,28 +55,28 @@ async def test_a_decision_is_told_from_the_evaluation_to_the_answer_with_its_sig
     ):
         assert wanted in types
     assert types.index("permission.evaluated") < types.index("action.required")
-    (resolved,) = [one for one in list_facts(told) if one["type"] == "action.resolved"]
+    (resolved,) = [one for one in list_facts(trail) if one["type"] == "action.resolved"]
     decision = cast("JsonObject", cast("JsonObject", resolved["payload"])["decision"])
     assert (decision["decidedBy"], decision["device"]) == ("ada", phone.device_id)
     assert decision["signature"] is not None
     returned = [
         cast("JsonObject", one["payload"])
-        for one in list_facts(told)
+        for one in list_facts(trail)
         if one["type"] == "channel.permission_returned"
     ]
     assert {"source": "answer", "accepted": True}.items() <= returned[0].items()
-    proof = cast("JsonObject", told["proof"])
+    proof = cast("JsonObject", trail["proof"])
     assert (proof["state"], proof["sessionId"]) == ("whole", view["sessionId"])
     events = {event["sequence"]: event for event in await at.read_session(str(view["sessionId"]))}
-    for one in cast("list[JsonObject]", told["facts"]):
+    for one in cast("list[JsonObject]", trail["facts"]):
         assert one["fact"] == events[one["sequence"]]
         assert len(str(one["sha256"])) == len(hashlib.sha256().hexdigest())
     assert not (await verify_store(at.gateway.store)).problems
-    assert await page_back(at, view["actionId"], 2) == told["facts"]
+    assert await page_back(at, view["actionId"], 2) == trail["facts"]
 
 
 async def page_back(at: Instance, action: object, size: int) -> list[Json]:
-    """All facts of an approval, read from the newest page to the first."""
+    """Returns all facts of an approval, read from the newest page to the first."""
     found: list[Json] = []
     token = ""
     while True:
@@ -97,7 +97,7 @@ async def page_back(at: Instance, action: object, size: int) -> list[Json]:
 
 
 @pytest.mark.requirement("CHN-14")
-async def test_a_decision_that_somebody_takes_out_of_the_record_is_missed(rig: Rig) -> None:
+async def test_a_decision_removed_from_the_record_breaks_the_proof(rig: Rig) -> None:
     at = await start(rig)
     view = await ask(at)
     assert (await say(at, bearer("ada"), make_answer(view))).status_code == 200
@@ -109,14 +109,14 @@ async def test_a_decision_that_somebody_takes_out_of_the_record_is_missed(rig: R
     stream = StreamRef(StreamKind.SESSION, str(view["sessionId"]))
     place = resolved["sequence"]
     rewrite_stream(rig.url, stream, lambda entry: None if entry.sequence == place else entry)
-    told = await audit(at, view["actionId"])
-    assert cast("JsonObject", told["proof"])["state"] == "broken"
+    trail = await audit(at, view["actionId"])
+    assert cast("JsonObject", trail["proof"])["state"] == "broken"
     kinds = {problem.kind for problem in (await verify_store(at.gateway.store)).problems}
     assert kinds & {"gap", "chain"}
 
 
 @pytest.mark.requirement("CHN-6", "CHN-14")
-async def test_refused_attempts_are_facts_once_in_a_minute_and_decide_nothing(rig: Rig) -> None:
+async def test_refused_attempts_are_recorded_once_a_minute_and_decide_nothing(rig: Rig) -> None:
     tier = {"risk": "low", "who": ["ada", "bob"], "allow_self": False}
     at = await start(rig, policy={"approvers": [tier]})
     view = await ask(at)
@@ -139,25 +139,25 @@ async def test_refused_attempts_are_facts_once_in_a_minute_and_decide_nothing(ri
 
 
 @pytest.mark.requirement("CHN-14")
-async def test_what_happens_to_devices_stands_in_the_home_of_their_principal(rig: Rig) -> None:
+async def test_device_changes_are_facts_in_the_home_session_of_their_principal(rig: Rig) -> None:
     at = await start(rig)
     phone = PairedDevice(at.http)
     await phone.pair("ada-key")
 
-    async def is_told() -> bool:
+    async def is_recorded() -> bool:
         facts = list_facts(await audit(at))
         acts = [cast("JsonObject", one["payload"]).get("act") for one in facts]
         return acts[-4:] == ["offered", "claimed", "proven", "confirmed"]
 
-    await wait_until(is_told, 10, "the pairing is told")
+    await wait_until(is_recorded, 10, "the pairing is recorded")
     assert cast("JsonObject", (await audit(at))["proof"])["state"] == "whole"
     assert list_facts(await audit(at, who="bob")) == []
 
 
-async def test_who_may_not_read_a_question_may_not_read_its_audit(rig: Rig) -> None:
+async def test_caller_that_may_not_read_an_approval_may_not_read_its_audit(rig: Rig) -> None:
     at = await start(rig)
     view = await ask(at)
     params = {"actionId": str(view["actionId"])}
     stranger = await at.http.get("/v1/audit", params=params, headers=bearer("bob"))
-    nobody = await at.http.get("/v1/audit", params=params, headers=bearer("eye"))
-    assert (stranger.status_code, nobody.status_code) == (404, 403)
+    unscoped = await at.http.get("/v1/audit", params=params, headers=bearer("eye"))
+    assert (stranger.status_code, unscoped.status_code) == (404, 403)

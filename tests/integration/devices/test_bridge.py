@@ -31,29 +31,29 @@ class Socket:
     async def call(self, method: str, data: JsonObject, idem: str) -> dict[str, Any]:
         frame = {"t": "rpc", "id": idem, "m": method, "idem": idem, "d": data}
         await self._socket.send(orjson.dumps(frame).decode())
-        return await self.hear(lambda one: one.get("id") == idem)
+        return await self.receive(lambda one: one.get("id") == idem)
 
     async def send(self, frame: JsonObject) -> None:
         await self._socket.send(orjson.dumps(frame).decode())
 
-    async def hear(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def receive(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         async with asyncio.timeout(10):
             while True:
                 for frame in self.frames:
                     if wanted(frame):
                         return frame
-                # One message can hold several frames, a line each.
+                # One message can contain several frames, one per line.
                 lines = (await self._socket.recv()).splitlines()
                 self.frames += [orjson.loads(line) for line in lines]
 
-    async def hear_event(self, kind: str, action: object) -> dict[str, Any]:
+    async def receive_event(self, kind: str, action: object) -> dict[str, Any]:
         def is_it(frame: dict[str, Any]) -> bool:
             said = frame.get("d", {})
             return bool(
                 frame["t"] == "ev" and said.get("type") == kind and said.get("actionId") == action
             )
 
-        return cast("dict[str, Any]", (await self.hear(is_it))["d"])
+        return cast("dict[str, Any]", (await self.receive(is_it))["d"])
 
 
 @asynccontextmanager
@@ -71,15 +71,15 @@ async def connect(at: Instance, device: PairedDevice) -> AsyncGenerator[Socket]:
         }
         await socket.send(orjson.dumps(hello).decode())
         opened = Socket(socket)
-        await opened.hear(lambda frame: frame["t"] == "sub")
+        await opened.receive(lambda frame: frame["t"] == "sub")
         yield opened
 
 
 async def read_sources(at: Instance, action: object) -> list[tuple[str, str, bool]]:
-    """What the record says of who asked and where answers came from."""
-    told = await at.http.get("/v1/audit", params={"actionId": str(action)}, headers=bearer("ada"))
-    assert told.status_code == 200, told.text
-    facts = [one["fact"] for one in told.json()["facts"]]
+    """Returns source, channel and acceptance of each recorded answer."""
+    audit = await at.http.get("/v1/audit", params={"actionId": str(action)}, headers=bearer("ada"))
+    assert audit.status_code == 200, audit.text
+    facts = [one["fact"] for one in audit.json()["facts"]]
     return [
         (
             fact["payload"]["source"],
@@ -93,7 +93,7 @@ async def read_sources(at: Instance, action: object) -> list[tuple[str, str, boo
 
 
 @pytest.mark.requirement("CHN-8", "CHN-7")
-async def test_any_of_three_devices_answers_and_the_others_are_told_by_whom(rig: Rig) -> None:
+async def test_any_of_three_devices_answers_and_the_others_get_the_decider(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     phone, desk, watch = (PairedDevice(at.http) for _ in range(3))
     await phone.pair("ada-key", "phone")
@@ -102,15 +102,15 @@ async def test_any_of_three_devices_answers_and_the_others_are_told_by_whom(rig:
     async with connect(at, phone) as first, connect(at, desk) as second, connect(at, watch) as last:
         view = await ask(at, "high")
         for socket in (first, second, last):
-            asked = await socket.hear_event("action.required", view["actionId"])
-            # A question is a question on every device, and no message of anybody.
+            asked = await socket.receive_event("action.required", view["actionId"])
+            # An approval is an approval on every device, and not a message.
             assert asked["payload"]["request"]["digest"] == view["digest"]
         refused = await last.call("respond_action", sign_decision(watch, make_answer(view)), "w-1")
         assert (refused["t"], refused["code"]) == ("err", "device_scope")
         won = await second.call("respond_action", sign_decision(desk, make_answer(view)), "d-1")
         assert (won["t"], won["d"]["outcome"]) == ("ok", "won")
         for socket in (first, second, last):
-            ended = await socket.hear_event("action.resolved", view["actionId"])
+            ended = await socket.receive_event("action.resolved", view["actionId"])
             decision = ended["payload"]["decision"]
             assert (decision["decidedBy"], decision["deviceName"]) == ("ada", "desk")
         late = await first.call(
@@ -123,7 +123,7 @@ async def test_any_of_three_devices_answers_and_the_others_are_told_by_whom(rig:
 
 
 @pytest.mark.requirement("CHN-6")
-async def test_the_record_knows_where_each_answer_came_from(rig: Rig) -> None:
+async def test_the_audit_records_the_source_of_each_answer(rig: Rig) -> None:
     rules = [{"name": "never", "effect": "deny", "when": "action.risk == 'critical'"}]
     at = await rig.start(clients=[ADA, BOB], policy={"rules": rules})
     phone = PairedDevice(at.http)
@@ -148,21 +148,21 @@ async def test_the_record_knows_where_each_answer_came_from(rig: Rig) -> None:
         sources[action] = await find_action(at, sent.json()["result"]["task"]["id"])
     for wanted, found in sources.items():
 
-        async def is_told(action: str = found, source: str = wanted) -> bool:
+        async def is_recorded(action: str = found, source: str = wanted) -> bool:
             return await read_sources(at, action) == [(source, "", True)]
 
-        await wait_until(is_told, 10, f"the record says {wanted}")
+        await wait_until(is_recorded, 10, f"the record says {wanted}")
 
 
 async def find_action(at: Instance, task: str) -> str:
-    """The question of a task, open or closed."""
+    """Returns the approval of a task, open or closed."""
     record = (await at.http.get(f"/v1/tasks/{task}", headers=bearer("ada"))).json()
     events = await at.read_session(record["sessionId"])
     return next(str(one["actionId"]) for one in events if one["type"] == "action.required")
 
 
 @pytest.mark.requirement("CHN-7", "CHN-6")
-async def test_what_a_worker_of_this_machine_asks_goes_to_devices_as_a_question(rig: Rig) -> None:
+async def test_a_workers_request_is_forwarded_to_devices_as_an_approval(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB, WORKER])
     phone = PairedDevice(at.http)
     await phone.pair("ada-key")
@@ -181,8 +181,8 @@ async def test_what_a_worker_of_this_machine_asks_goes_to_devices_as_a_question(
         )
         assert asked.status_code in {200, 201}, asked.text
         action = asked.json()["action"]["actionId"]
-        heard = await socket.hear_event("action.required", action)
-        assert heard["payload"]["request"]["origin"]["askedBy"] == "worker"
+        event = await socket.receive_event("action.required", action)
+        assert event["payload"]["request"]["origin"]["askedBy"] == "worker"
 
         async def is_forwarded() -> bool:
             events = await at.read_session(accepted["sessionId"])
@@ -192,8 +192,8 @@ async def test_what_a_worker_of_this_machine_asks_goes_to_devices_as_a_question(
                 for one in events
             )
 
-        await wait_until(is_forwarded, 10, "the phone was told")
-        # A yes in words is a message, and lets nobody do anything.
+        await wait_until(is_forwarded, 10, "the approval is forwarded to the phone")
+        # A textual "yes" is a message and allows nothing.
         words = {"agent": "echo", "text": "yes", "taskId": accepted["taskId"]}
         await at.http.post("/v1/turns", json=words, headers=bearer("ada"))
         shown = await at.http.get(f"/v1/approvals/{action}", headers=bearer("ada"))

@@ -1,4 +1,4 @@
-"""The button of a notification answers once, as the device that the push went to, and nothing grave (CHN-8)."""
+"""A notification button answers once, as the device that received the push, and never at high risk (CHN-8)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["push"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A notification as its device shows it, and the question that it is about."""
+    """A notification as its device shows it, and its approval."""
 
     view: JsonObject
     answers: JsonObject
 
     async def press(self, at: Instance, option: str) -> httpx.Response:
-        """Sends what a service worker sends: no credential but the token."""
+        """Sends the request of a service worker: no credential but the token."""
         body = {"token": self.answers["token"], "optionId": option}
         return await at.http.post("/v1/approvals/answers", json=body)
 
@@ -49,9 +49,7 @@ async def show(at: Instance, push: PushService, risk: str = "medium") -> Shown:
 
 
 @pytest.mark.requirement("CHN-8", "CMD-14")
-async def test_a_button_decides_once_as_the_device_and_never_twice(
-    rig: Rig, push: PushService
-) -> None:
+async def test_a_button_decides_once_as_its_device(rig: Rig, push: PushService) -> None:
     at = await start(rig, push.made["origin"], approvals={"buttons": "medium"})
     phone = await subscribe(at, push)
     shown = await show(at, push)
@@ -74,7 +72,7 @@ async def test_a_button_decides_once_as_the_device_and_never_twice(
     assert not (await verify_store(at.gateway.store)).problems
 
 
-async def test_a_button_comes_too_late_after_an_answer_and_dies_with_its_device(
+async def test_a_button_is_too_late_after_an_answer_and_invalid_after_its_device_is_revoked(
     rig: Rig, push: PushService
 ) -> None:
     at = await start(rig, push.made["origin"], approvals={"buttons": "medium"})
@@ -90,7 +88,7 @@ async def test_a_button_comes_too_late_after_an_answer_and_dies_with_its_device(
 
 
 @pytest.mark.parametrize("risk", ["medium", "high"])
-async def test_what_is_not_of_low_risk_is_opened_before_it_is_decided(
+async def test_approvals_above_low_risk_have_no_buttons_by_default(
     rig: Rig, push: PushService, risk: str
 ) -> None:
     at = await start(rig, push.made["origin"])
@@ -98,7 +96,7 @@ async def test_what_is_not_of_low_risk_is_opened_before_it_is_decided(
     assert (await show(at, push, risk)).answers == {}
 
 
-def test_a_token_holds_for_minutes_and_opens_nowhere_else() -> None:
+def test_a_token_is_valid_for_minutes_and_only_with_its_key() -> None:
     sealer, ids = make_sealer([b"k" * 32], SystemIds().draw), SystemIds()
     stream = Stream()
     stream.open(make_request(risk="low"))

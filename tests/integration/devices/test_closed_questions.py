@@ -1,4 +1,4 @@
-"""Questions that have ended are listed by how they did, page by page, for those who could see them."""
+"""Closed approvals are listed by outcome, page by page, to those who could see them while open."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ async def find(at: Instance, state: str, **params: str) -> list[str]:
 
 
 async def close(at: Instance, view: JsonObject, option: str) -> str:
-    """Answers a question, and waits until it is listed."""
+    """Answers an approval, and waits until it is listed as closed."""
     assert (await say(at, bearer("ada"), make_answer(view, option))).status_code == 200
     action = str(view["actionId"])
 
     async def is_listed() -> bool:
         return action in await find(at, "closed")
 
-    await wait_until(is_listed, 20, "the question stands among the closed ones")
+    await wait_until(is_listed, 20, "the approval is listed as closed")
     return action
 
 
-async def test_what_has_ended_is_listed_by_how_it_did_the_last_first(rig: Rig) -> None:
+async def test_closed_approvals_are_listed_by_outcome_newest_first(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     views = [await ask(at, risk) for risk in ("low", "medium", "high", "low")]
     assert await find(at, "closed") == []
-    # In another order than they were asked in.
+    # In another order than they were opened.
     no = await close(at, views[2], "no")
     yes = await close(at, views[0], "yes")
     withdrawn = str(views[1]["actionId"])
@@ -68,7 +68,7 @@ async def test_what_has_ended_is_listed_by_how_it_did_the_last_first(rig: Rig) -
     async def is_listed() -> bool:
         return len(await find(at, "closed")) == 3
 
-    await wait_until(is_listed, 20, "all that has ended is listed")
+    await wait_until(is_listed, 20, "all closed approvals are listed")
     assert await find(at, "closed") == [withdrawn, yes, no]
     assert await find(at, "resolved") == [yes, no]
     assert [await find(at, state) for state in ("allowed", "rejected", "cancelled")] == [
@@ -87,7 +87,7 @@ async def test_what_has_ended_is_listed_by_how_it_did_the_last_first(rig: Rig) -
     assert (refused.status_code, refused.json()["field"]) == (400, "state")
 
 
-async def test_pages_of_closed_questions_meet_while_others_end(rig: Rig) -> None:
+async def test_pages_of_closed_approvals_are_consistent_while_others_close(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     views = [await ask(at) for _ in range(6)]
     ended = [
@@ -103,7 +103,7 @@ async def test_pages_of_closed_questions_meet_while_others_end(rig: Rig) -> None
     assert ([one["actionId"] for one in third], token) == ([ended[0]], "")
 
 
-async def test_page_looks_through_so_many_and_leads_on(
+async def test_a_page_scans_a_limited_number_and_returns_a_token(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("passerelle.permission_bridge.answers.question_lists._MOST_LOOKED", 2)
@@ -119,7 +119,7 @@ async def test_page_looks_through_so_many_and_leads_on(
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_ended_question_is_shown_to_those_who_could_see_it_and_to_nobody_else(
+async def test_closed_approval_is_visible_only_to_those_who_could_see_it_while_open(
     rig: Rig,
 ) -> None:
     at = await rig.start(clients=[ADA, BOB, CLEO], policy={"approvers": PAIRED})

@@ -1,4 +1,4 @@
-"""Who may decide what, from which device, and with what proof, through a whole gateway (CHN-8)."""
+"""Who may decide which approval, from which device, and with which proof, through a whole gateway (CHN-8)."""
 
 from typing import cast
 
@@ -39,7 +39,7 @@ async def prove(at: Instance) -> None:
 
 @pytest.mark.requirement("CHN-8", "CHN-6")
 @pytest.mark.parametrize("algorithm", ["Ed25519", "ES256"])
-async def test_a_yes_at_high_risk_takes_the_signature_of_a_device_and_keeps_it(
+async def test_approval_at_high_risk_requires_and_keeps_a_device_signature(
     rig: Rig, algorithm: str
 ) -> None:
     at = await start(rig)
@@ -73,7 +73,7 @@ async def test_a_yes_at_high_risk_takes_the_signature_of_a_device_and_keeps_it(
         {"v": 2},
     ],
 )
-async def test_one_changed_byte_makes_the_signature_worthless(
+async def test_a_signature_over_one_changed_byte_is_refused(
     rig: Rig, changed: dict[str, object]
 ) -> None:
     at = await start(rig)
@@ -87,7 +87,7 @@ async def test_one_changed_byte_makes_the_signature_worthless(
 
 @pytest.mark.requirement("CHN-8")
 @pytest.mark.parametrize("ahead_ms", [-_DAY_MS, -6 * _MINUTE_MS, 6 * _MINUTE_MS, _DAY_MS])
-async def test_a_time_of_signing_before_the_question_or_yet_to_come_is_refused(
+async def test_a_signing_time_before_the_approval_or_in_the_future_is_refused(
     rig: Rig, ahead_ms: int
 ) -> None:
     at = await start(rig)
@@ -103,7 +103,7 @@ async def test_a_time_of_signing_before_the_question_or_yet_to_come_is_refused(
 
 @pytest.mark.requirement("CHN-8")
 @pytest.mark.parametrize("ahead_ms", [-4 * _MINUTE_MS, 4 * _MINUTE_MS])
-async def test_a_clock_that_is_off_by_minutes_signs(rig: Rig, ahead_ms: int) -> None:
+async def test_a_clock_skew_of_minutes_is_accepted(rig: Rig, ahead_ms: int) -> None:
     at = await start(rig)
     device = PairedDevice(at.http, clock_ahead_ms=ahead_ms)
     await device.pair("ada-key")
@@ -112,7 +112,7 @@ async def test_a_clock_that_is_off_by_minutes_signs(rig: Rig, ahead_ms: int) -> 
     assert won.status_code == 200, won.text
 
 
-async def test_a_no_needs_no_signature_and_low_risk_none_either(rig: Rig) -> None:
+async def test_rejections_and_low_risk_approvals_need_no_signature(rig: Rig) -> None:
     at = await start(rig)
     device = PairedDevice(at.http)
     await device.pair("ada-key")
@@ -121,19 +121,21 @@ async def test_a_no_needs_no_signature_and_low_risk_none_either(rig: Rig) -> Non
     assert (stopped.status_code, allowed.status_code) == (200, 200)
 
 
-async def test_a_caller_without_the_right_for_grave_things_says_no_to_them_and_yes_to_others(
+async def test_a_caller_without_the_high_risk_scope_may_reject_high_risk_and_approve_the_rest(
     rig: Rig,
 ) -> None:
     at = await start(rig)
-    grave = await ask(at, "high", "dan")
-    refused = await say(at, bearer("dan"), make_answer(grave))
+    high_risk = await ask(at, "high", "dan")
+    refused = await say(at, bearer("dan"), make_answer(high_risk))
     assert (refused.status_code, refused.json()["scope"]) == (403, "approvals:decide-high")
-    assert (await say(at, bearer("dan"), make_answer(grave, "no"))).status_code == 200
-    small = await ask(at, "medium", "dan")
-    assert (await say(at, bearer("dan"), make_answer(small))).status_code == 200
+    assert (await say(at, bearer("dan"), make_answer(high_risk, "no"))).status_code == 200
+    medium_risk = await ask(at, "medium", "dan")
+    assert (await say(at, bearer("dan"), make_answer(medium_risk))).status_code == 200
 
 
-async def test_whoever_has_no_device_answers_at_high_risk_unless_all_must_sign(rig: Rig) -> None:
+async def test_a_person_without_a_device_decides_at_high_risk_unless_signatures_are_required(
+    rig: Rig,
+) -> None:
     at = await start(rig)
     assert (await say(at, bearer("ada"), make_answer(await ask(at, "high")))).status_code == 200
     strict = await start(rig, approvals={"signatures": "always"})
@@ -141,7 +143,7 @@ async def test_whoever_has_no_device_answers_at_high_risk_unless_all_must_sign(r
     assert refused.json()["code"] == "signature_required"
 
 
-async def test_a_bearer_with_the_key_of_a_device_of_its_own_may_sign_and_of_others_not(
+async def test_a_bearer_may_sign_with_a_device_of_its_own_only(
     rig: Rig,
 ) -> None:
     at = await start(rig)
@@ -156,7 +158,7 @@ async def test_a_bearer_with_the_key_of_a_device_of_its_own_may_sign_and_of_othe
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_watch_may_say_yes_to_little_and_no_to_everything(rig: Rig) -> None:
+async def test_a_limited_device_may_approve_low_risk_and_reject_everything(rig: Rig) -> None:
     at = await start(rig)
     watch = PairedDevice(at.http)
     await watch.pair("ada-key", "watch", options=["allow_once"], riskUpTo="medium")
@@ -168,7 +170,7 @@ async def test_a_watch_may_say_yes_to_little_and_no_to_everything(rig: Rig) -> N
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_two_people_decide_together_and_their_inboxes_agree(rig: Rig) -> None:
+async def test_two_votes_decide_together_and_all_inboxes_agree(rig: Rig) -> None:
     at = await start(rig, policy={"approvers": TIERS})
     view = await ask(at, "high")
     assert (view["quorum"], view["audience"]) == (
@@ -180,7 +182,7 @@ async def test_two_people_decide_together_and_their_inboxes_agree(rig: Rig) -> N
         seen = [await list_pending(at, name) for name in ("ada", "bob", "cleo")]
         return all([one["actionId"] for one in views] == [view["actionId"]] for views in seen)
 
-    await wait_until(all_see_it, 10, "everybody is asked")
+    await wait_until(all_see_it, 10, "all three are asked")
     first = await say(at, bearer("ada"), make_answer(view))
     assert (first.status_code, first.json()["outcome"], first.json()["votes"]) == (
         202,
@@ -190,21 +192,21 @@ async def test_two_people_decide_together_and_their_inboxes_agree(rig: Rig) -> N
     again = await say(at, bearer("ada"), make_answer(view))
     assert again.status_code == 202
     second = await say(at, bearer("bob"), make_answer(view))
-    told = second.json()
-    assert (second.status_code, told["outcome"]) == (200, "won")
-    assert (told["votes"], told["need"]) == (2, 2)
+    outcome = second.json()
+    assert (second.status_code, outcome["outcome"]) == (200, "won")
+    assert (outcome["votes"], outcome["need"]) == (2, 2)
     late = await say(at, bearer("cleo"), make_answer(view, "no"))
     assert (late.status_code, late.json()["winner"]["decidedBy"]) == (409, "bob")
 
-    async def nobody_sees_it() -> bool:
+    async def none_sees_it() -> bool:
         return not any([await list_pending(at, name) for name in ("ada", "bob", "cleo")])
 
-    await wait_until(nobody_sees_it, 10, "nobody is asked any more")
+    await wait_until(none_sees_it, 10, "no inbox has it")
     await prove(at)
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_four_eyes_are_not_those_of_one_person(rig: Rig) -> None:
+async def test_the_requester_cannot_be_the_second_approver(rig: Rig) -> None:
     at = await start(rig, policy={"approvers": [FOUR_EYES]})
     view = await ask(at, "critical")
     refused = await say(at, bearer("ada"), make_answer(view))
@@ -215,7 +217,7 @@ async def test_four_eyes_are_not_those_of_one_person(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_vote_goes_with_its_device_and_never_counts_after_that(rig: Rig) -> None:
+async def test_votes_of_a_revoked_device_are_withdrawn(rig: Rig) -> None:
     at = await start(rig, policy={"approvers": TIERS})
     phone = PairedDevice(at.http)
     await phone.pair("ada-key")
@@ -230,7 +232,7 @@ async def test_a_vote_goes_with_its_device_and_never_counts_after_that(rig: Rig)
     await prove(at)
 
 
-async def test_revoking_names_what_the_device_has_just_decided(rig: Rig) -> None:
+async def test_revoking_lists_the_recent_decisions_of_the_device(rig: Rig) -> None:
     at = await start(rig)
     phone = PairedDevice(at.http)
     await phone.pair("ada-key")
@@ -243,7 +245,7 @@ async def test_revoking_names_what_the_device_has_just_decided(rig: Rig) -> None
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_more_people_may_decide_when_nobody_has_for_a_while(rig: Rig) -> None:
+async def test_an_escalation_lets_more_people_decide(rig: Rig) -> None:
     tier = {"risk": "high", "who": ["bob"], "escalate": [{"after": "10ms", "to": ["cleo"]}]}
     at = await start(rig, policy={"approvers": [tier]})
     view = await ask(at, "high")

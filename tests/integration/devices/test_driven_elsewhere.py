@@ -1,6 +1,6 @@
-"""SendOptions towards a run that another instance drives: they reach it whoever takes them, and whoever has its shard.
+"""Commands at another instance than the driver's: they reach the run, whichever instance takes them or has its duties.
 
-Nobody here looks at an agent in its own time, so what moves was told to.
+The polling intervals are ages here, so a driver that acts was notified.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _WITHIN_S: Final = 30.0
 
 
 @dataclass
-class Town:
-    """Three instances over one engine: ``keeper`` has the duties of all shards, ``driver`` drives runs."""
+class Cluster:
+    """Three instances over one engine: ``keeper`` has the duties of all shards, ``driver`` drives the runs."""
 
     rig: Rig
     keeper: Instance
@@ -51,23 +51,23 @@ class Town:
     third: Instance
 
     def find(self, task_id: str) -> ActiveRun | None:
-        """The driver of a task, where it is expected."""
+        """Returns the active run of a task at the driver."""
         return self.driver.gateway.parts.dispatch.find(task_id)
 
     async def ask(self) -> JsonObject:
-        """A question of an agent whose run ``driver`` drives, and looks at no more."""
+        """Opens an approval in a run of ``driver``, and waits until the driver rests."""
         view = await ask(self.driver)
         await self.until_at_rest(task_of(view))
         return view
 
     async def send(self, text: str, at: Instance, task: str | None = None) -> TurnAccepted:
-        """A message that one of the instances takes."""
+        """Sends a message at one of the instances."""
         message: JsonObject = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
         command = SubmitTurn("echo", message, "a2a", "stream", task=task)
         return cast("TurnAccepted", await at.gateway.parts.service.execute(OWNER, command, None))
 
     async def until_at_rest(self, task_id: str) -> None:
-        """The driver looks at the agent no more by itself."""
+        """Waits until the driver rests: it polls no more by itself."""
 
         def rests() -> bool:
             dispatch = self.driver.gateway.parts.dispatch
@@ -76,11 +76,11 @@ class Town:
         await wait_until(rests, _WITHIN_S, "the driver rests")
 
     async def until_sent(self, sent: int) -> None:
-        """The agent has got another message than so many."""
+        """Waits until the agent has more than ``sent`` messages."""
         await wait_until(lambda: self.rig.counted() > sent, _WITHIN_S, "the agent has the answer")
 
     async def until(self, view: JsonObject, status: Status) -> None:
-        """The task of a question has come to a status, in the store."""
+        """Waits until the stored task of an approval has a status."""
         ref = EntityRef(EntityKind.TASK, task_of(view))
 
         async def has_come() -> bool:
@@ -95,7 +95,7 @@ def task_of(view: JsonObject) -> str:
 
 
 @pytest.fixture
-async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
+async def cluster(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     first: list[str] = []
 
     def choose(instance: str, _living: object) -> frozenset[Shard]:
@@ -106,92 +106,92 @@ async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
     monkeypatch.setattr("passerelle.delegation.duties.leases.choose_duties", choose)
     monkeypatch.setattr("passerelle.gateway.assembly.Timeouts", lambda: _UNHURRIED)
     started = [await rig.start(clients=[ADA]) for _ in range(3)]
-    town = Town(rig, *started)
+    cluster = Cluster(rig, *started)
     await wait_until(
-        lambda: len(town.keeper.gateway.duties.keeper.duties) == len(ALL_SHARDS),
+        lambda: len(cluster.keeper.gateway.duties.keeper.duties) == len(ALL_SHARDS),
         _WITHIN_S,
         "the duties of all shards are with one",
     )
-    name = town.driver.gateway.duties.keeper.instance
+    name = cluster.driver.gateway.duties.keeper.instance
     channel = keys.instance_hints(derive_shard("instance", name), name)
     await wait_until(
         lambda: ask_engine(rig.url, "PUBSUB", "SHARDNUMSUB", channel) == [channel.encode(), 1],
         _WITHIN_S,
-        "whoever drives listens",
+        "the driver is subscribed",
     )
-    return town
+    return cluster
 
 
 def silence(instance: Instance) -> None:
-    """Nothing that it tells others arrives."""
+    """Drops the instance's signals to others."""
     instance.gateway.parts.dispatch.signals = None
 
 
 @pytest.mark.parametrize("who", ["keeper", "third", "driver"])
-async def test_answer_taken_by_any_instance_is_at_the_agent_at_once(town: Town, who: str) -> None:
-    view = await town.ask()
-    sent = town.rig.counted()
-    at = cast("Instance", getattr(town, who))
+async def test_answer_at_any_instance_reaches_the_agent_at_once(cluster: Cluster, who: str) -> None:
+    view = await cluster.ask()
+    sent = cluster.rig.counted()
+    at = cast("Instance", getattr(cluster, who))
     for other in {"keeper", "third", "driver"} - {who}:
-        silence(cast("Instance", getattr(town, other)))
+        silence(cast("Instance", getattr(cluster, other)))
     won = await say(at, bearer("ada"), make_answer(view))
     assert won.json()["outcome"] == "won", won.text
-    await town.until_sent(sent)
-    await town.until(view, Status.COMPLETED)
+    await cluster.until_sent(sent)
+    await cluster.until(view, Status.COMPLETED)
 
 
 @pytest.mark.requirement("I9")
-async def test_answer_whose_news_are_lost_reaches_the_agent_by_its_row(town: Town) -> None:
-    view = await town.ask()
-    sent = town.rig.counted()
-    silence(town.third)
-    won = await say(town.third, bearer("ada"), make_answer(view))
+async def test_answer_without_its_signal_reaches_the_agent_by_its_due_row(cluster: Cluster) -> None:
+    view = await cluster.ask()
+    sent = cluster.rig.counted()
+    silence(cluster.third)
+    won = await say(cluster.third, bearer("ada"), make_answer(view))
     assert won.json()["outcome"] == "won", won.text
-    await town.until_sent(sent)
-    await town.until(view, Status.COMPLETED)
+    await cluster.until_sent(sent)
+    await cluster.until(view, Status.COMPLETED)
 
 
-async def test_cancel_taken_elsewhere_is_seen_by_who_drives(town: Town) -> None:
-    view = await town.ask()
-    await town.third.gateway.parts.service.execute(OWNER, CancelTask(str(view["taskId"])), None)
-    await town.until(view, Status.CANCELLED)
+async def test_cancel_at_another_instance_reaches_the_driver(cluster: Cluster) -> None:
+    view = await cluster.ask()
+    await cluster.third.gateway.parts.service.execute(OWNER, CancelTask(str(view["taskId"])), None)
+    await cluster.until(view, Status.CANCELLED)
 
 
-async def test_pause_and_way_on_taken_elsewhere_are_seen_by_who_drives(town: Town) -> None:
-    view = await town.ask()
-    driver = town.find(task_of(view))
+async def test_pause_and_resume_at_another_instance_reach_the_driver(cluster: Cluster) -> None:
+    view = await cluster.ask()
+    driver = cluster.find(task_of(view))
     assert driver is not None
     pause, go_on = PauseTask(str(view["taskId"])), ResumeTask(str(view["taskId"]))
-    await town.third.gateway.parts.service.execute(OWNER, pause, None)
+    await cluster.third.gateway.parts.service.execute(OWNER, pause, None)
     await wait_until(driver.run.is_held, _WITHIN_S, "the driver knows of the pause")
-    await town.keeper.gateway.parts.service.execute(OWNER, go_on, None)
+    await cluster.keeper.gateway.parts.service.execute(OWNER, go_on, None)
     await wait_until(lambda: not driver.run.is_held(), _WITHIN_S, "the driver goes on")
 
 
-async def test_call_of_an_agent_taken_elsewhere_has_the_driver_ask(town: Town) -> None:
-    view = await town.ask()
-    asked = town.rig.peer.count("GetTask")
-    assert not town.third.gateway.parts.dispatch.hint(task_of(view))
-    await wait_until(lambda: town.rig.peer.count("GetTask") > asked, _WITHIN_S, "it was asked")
+async def test_callback_at_another_instance_makes_the_driver_poll(cluster: Cluster) -> None:
+    view = await cluster.ask()
+    asked = cluster.rig.peer.count("GetTask")
+    assert not cluster.third.gateway.parts.dispatch.hint(task_of(view))
+    await wait_until(lambda: cluster.rig.peer.count("GetTask") > asked, _WITHIN_S, "it was asked")
 
 
 @pytest.mark.requirement("LT-9")
-async def test_bare_message_to_what_another_instance_sent_is_kept_and_seen_by_who_drives(
-    town: Town,
+async def test_bare_message_to_another_instances_send_is_stored_and_seen_by_the_driver(
+    cluster: Cluster,
 ) -> None:
-    town.rig.peer.subscribes = False
-    accepted = await town.send("close", town.driver)
-    await town.until_at_rest(accepted.task_id)
-    driver = town.find(accepted.task_id)
+    cluster.rig.peer.subscribes = False
+    accepted = await cluster.send("close", cluster.driver)
+    await cluster.until_at_rest(accepted.task_id)
+    driver = cluster.find(accepted.task_id)
     assert driver is not None
-    await town.send("message noted by the agent", town.third, accepted.facade)
+    await cluster.send("message noted by the agent", cluster.third, accepted.facade)
     await wait_until(
         lambda: "ROLE_AGENT" in str(driver.run.content),
         _WITHIN_S,
         "the driver knows what the agent said",
     )
-    told = await town.third.read_session(accepted.session_id)
-    warned = [event["payload"]["code"] for event in told if event["type"] == "runtime.warning"]
+    events = await cluster.third.read_session(accepted.session_id)
+    warned = [event["payload"]["code"] for event in events if event["type"] == "runtime.warning"]
     assert warned == ["message_after_task"]
-    said = [event["payload"].get("text") for event in told if event["type"] == "run.status"]
+    said = [event["payload"].get("text") for event in events if event["type"] == "run.status"]
     assert said.count("noted by the agent") == 1

@@ -1,4 +1,4 @@
-"""A question goes out to people: links, pushes, receivers, and what is recorded of each (CHN-6, EXT-8)."""
+"""An approval is forwarded to people over links, pushes and receivers, and each attempt is recorded (CHN-6, EXT-8)."""
 
 import asyncio
 import sys
@@ -30,14 +30,14 @@ ADA_KEY = Principal("ada").key
 
 @dataclass
 class PushService:
-    """The service as a test sees it."""
+    """A fake push service, as the test controls it."""
 
     made: dict[str, str]
     http: httpx.AsyncClient
 
     @property
     def subscription(self) -> JsonObject:
-        """As a browser gives it."""
+        """The subscription as a browser sends it."""
         keys: JsonObject = {"p256dh": self.made["p256dh"], "auth": self.made["auth"]}
         said: JsonObject = {
             "endpoint": self.made["endpoint"],
@@ -89,7 +89,7 @@ async def subscribe(at: Instance, push: PushService, who: str = "ada") -> Paired
     return phone
 
 
-async def read_told(at: Instance, view: JsonObject) -> list[JsonObject]:
+async def read_forwarded(at: Instance, view: JsonObject) -> list[JsonObject]:
     events = await at.read_session(str(view["sessionId"]))
     return [
         cast("JsonObject", event["payload"])
@@ -98,10 +98,10 @@ async def read_told(at: Instance, view: JsonObject) -> list[JsonObject]:
     ]
 
 
-async def wait_told(at: Instance, view: JsonObject, count: int = 1) -> list[JsonObject]:
+async def await_forwarded(at: Instance, view: JsonObject, count: int = 1) -> list[JsonObject]:
     async def enough() -> list[JsonObject] | None:
-        told = await read_told(at, view)
-        return told if len(told) >= count else None
+        forwarded = await read_forwarded(at, view)
+        return forwarded if len(forwarded) >= count else None
 
     found = await wait_until(enough, 10, "the question was forwarded")
     assert found is not None
@@ -109,31 +109,35 @@ async def wait_told(at: Instance, view: JsonObject, count: int = 1) -> list[Json
 
 
 def come_due(rig: Rig, view: JsonObject, row: str) -> None:
-    """Makes a row of a question due now, whatever its time is."""
+    """Makes a row of an approval due now."""
     shard = str(view["actionId"]).partition("_")[2][:2]
     command(rig.url, "ZADD", f"{{{shard}}}:due", "XX", "1", f"{row}")
 
 
 @pytest.mark.requirement("CHN-6", "EXT-8")
-async def test_that_nobody_can_be_told_is_a_fact_and_decides_nothing(rig: Rig) -> None:
+async def test_an_approval_without_a_reachable_device_is_recorded_and_stays_open(rig: Rig) -> None:
     at = await start(rig)
     view = await ask(at)
-    (told,) = await wait_told(at, view)
-    assert (told["transport"], told["outcome"], told["askingPeer"]) == ("none", "no_device", "echo")
-    assert (told["appliesTo"], told["channelScoped"]) == ("session", False)
+    (forwarded,) = await await_forwarded(at, view)
+    assert (forwarded["transport"], forwarded["outcome"], forwarded["askingPeer"]) == (
+        "none",
+        "no_device",
+        "echo",
+    )
+    assert (forwarded["appliesTo"], forwarded["channelScoped"]) == ("session", False)
     assert (await say(at, bearer("ada"), make_answer(view))).status_code == 200
     assert not (await verify_store(at.gateway.store)).problems
 
 
 @pytest.mark.requirement("CHN-6", "EXT-8")
-async def test_a_phone_that_nobody_looks_at_gets_an_encrypted_push_and_its_end(
+async def test_an_inactive_phone_gets_an_encrypted_push_and_an_update_at_the_end(
     rig: Rig, push: PushService
 ) -> None:
     at = await start(rig, push.made["origin"], approvals={"push_contact": "mailto:ops@example.com"})
     phone = await subscribe(at, push)
     view = await ask(at)
-    (told,) = await wait_told(at, view)
-    assert (told["transport"], told["outcome"], told["deviceId"]) == (
+    (forwarded,) = await await_forwarded(at, view)
+    assert (forwarded["transport"], forwarded["outcome"], forwarded["deviceId"]) == (
         "webpush",
         "sent",
         phone.device_id,
@@ -153,7 +157,7 @@ async def test_a_phone_that_nobody_looks_at_gets_an_encrypted_push_and_its_end(
     }
     key = (await at.http.get("/v1/devices/push-key", headers=phone.headers)).json()["publicKey"]
     assert key == seen["key"]
-    # Answered elsewhere: what the phone shows is replaced.
+    # Answered on another device: the notification on the phone is replaced.
     assert (await say(at, bearer("ada"), make_answer(view))).status_code == 200
 
     async def is_replaced() -> bool:
@@ -166,7 +170,7 @@ async def test_a_phone_that_nobody_looks_at_gets_an_encrypted_push_and_its_end(
 
 
 @pytest.mark.requirement("CHN-6")
-async def test_who_looks_at_a_device_is_pushed_to_only_when_no_answer_comes(
+async def test_active_person_is_pushed_to_only_without_an_answer(
     rig: Rig, push: PushService
 ) -> None:
     at = await start(rig, push.made["origin"])
@@ -185,15 +189,15 @@ async def test_who_looks_at_a_device_is_pushed_to_only_when_no_answer_comes(
 
         await wait_until(is_active, 10, "the desk is looked at")
         view = await ask(at)
-        told = await wait_told(at, view, 2)
-        assert [(one["transport"], one["outcome"]) for one in told] == [
+        forwarded = await await_forwarded(at, view, 2)
+        assert [(one["transport"], one["outcome"]) for one in forwarded] == [
             ("ws", "queued"),
             ("webpush", "suppressed"),
         ]
         assert await push.read_seen() == []
         come_due(rig, view, f"notify:{view['actionId']}:2")
         at.gateway.duties.due.look_again()
-        *_, second = await wait_told(at, view, 3)
+        *_, second = await await_forwarded(at, view, 3)
         assert (second["outcome"], second["attempt"], second["deviceId"]) == (
             "sent",
             2,
@@ -202,19 +206,17 @@ async def test_who_looks_at_a_device_is_pushed_to_only_when_no_answer_comes(
 
 
 @pytest.mark.requirement("CHN-6")
-async def test_who_has_seen_a_question_is_not_pushed_to_for_want_of_an_answer(
-    rig: Rig, push: PushService
-) -> None:
+async def test_a_seen_approval_is_not_pushed_again(rig: Rig, push: PushService) -> None:
     at = await start(rig, push.made["origin"])
     await push.answer(503)
     await subscribe(at, push)
     view = await ask(at)
-    await wait_told(at, view)
+    await await_forwarded(at, view)
     path = f"/v1/approvals/{view['actionId']}/seen"
     stale = await at.http.post(path, json={"rev": 2}, headers=bearer("ada"))
     assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
     assert (await at.http.post(path, json={"rev": 1}, headers=bearer("bob"))).status_code == 404, (
-        "whose it is not sees nothing"
+        "another caller cannot see it"
     )
     for _ in range(2):
         seen = await at.http.post(path, json={"rev": 1}, headers=bearer("ada"))
@@ -223,8 +225,8 @@ async def test_who_has_seen_a_question_is_not_pushed_to_for_want_of_an_answer(
     before = len(await push.read_seen())
     come_due(rig, view, f"notify:{view['actionId']}:2")
     at.gateway.duties.due.look_again()
-    told = await wait_told(at, view, 3)
-    assert [(one["outcome"], one.get("reason")) for one in told] == [
+    forwarded = await await_forwarded(at, view, 3)
+    assert [(one["outcome"], one.get("reason")) for one in forwarded] == [
         ("failed", "http_503"),
         ("seen", None),
         ("suppressed", "seen"),
@@ -236,64 +238,62 @@ async def test_who_has_seen_a_question_is_not_pushed_to_for_want_of_an_answer(
 
 
 def make_quiet(minutes: int) -> dict[str, object]:
-    """Hours that began a while ago and end in so many minutes."""
+    """Returns quiet hours that began 20 minutes ago and end in ``minutes``."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     begin, end = now - timedelta(minutes=20), now + timedelta(minutes=minutes)
     return {"quiet": [{"begin": f"{begin:%H:%M}", "end": f"{end:%H:%M}"}]}
 
 
 @pytest.mark.requirement("CHN-6")
-async def test_in_quiet_hours_pushes_wait_for_their_end_unless_it_is_grave(
+async def test_pushes_in_quiet_hours_wait_for_their_end_except_at_high_risk(
     rig: Rig, push: PushService
 ) -> None:
     at = await start(rig, push.made["origin"], approvals=make_quiet(20))
     await subscribe(at, push)
     view = await ask(at)
-    (told,) = await wait_told(at, view)
-    assert (told["outcome"], told["reason"]) == ("suppressed", "quiet")
+    (forwarded,) = await await_forwarded(at, view)
+    assert (forwarded["outcome"], forwarded["reason"]) == ("suppressed", "quiet")
     shard = str(view["actionId"]).partition("_")[2][:2]
     row = f"notify:{view['actionId']}:q"
     due_ms = cast("float", command(rig.url, "ZSCORE", f"{{{shard}}}:due", row))
     assert 15 < (due_ms - SystemClock().now_ms()) / 60_000 <= 20
     assert await push.read_seen() == []
-    grave = await ask(at, "high")
-    (told,) = await wait_told(at, grave)
-    assert told["outcome"] == "sent"
+    high = await ask(at, "high")
+    (forwarded,) = await await_forwarded(at, high)
+    assert forwarded["outcome"] == "sent"
 
 
-async def test_who_is_still_left_alone_when_a_wait_ends_waits_again(
-    rig: Rig, push: PushService
-) -> None:
+async def test_a_push_due_in_further_quiet_hours_waits_again(rig: Rig, push: PushService) -> None:
     at = await start(rig, push.made["origin"], approvals=make_quiet(20))
     await subscribe(at, push)
     view = await ask(at)
-    await wait_told(at, view)
+    await await_forwarded(at, view)
     shard = str(view["actionId"]).partition("_")[2][:2]
     for ended, owed in (("q", "q1"), ("q1", "q2")):
         name = f"notify:{view['actionId']}:"
         come_due(rig, view, name + ended)
         at.gateway.duties.due.look_again()
-        told = await wait_told(at, view, 2 if ended == "q" else 3)
-        assert (told[-1]["outcome"], told[-1]["attempt"]) == ("suppressed", 4)
+        forwarded = await await_forwarded(at, view, 2 if ended == "q" else 3)
+        assert (forwarded[-1]["outcome"], forwarded[-1]["attempt"]) == ("suppressed", 4)
         rows = [command(rig.url, "ZSCORE", f"{{{shard}}}:due", name + one) for one in (ended, owed)]
         assert rows[0] is None
         assert rows[1] is not None
     assert await push.read_seen() == []
 
 
-async def test_what_would_expire_in_quiet_hours_is_pushed_without_a_sound(
+async def test_an_approval_expiring_in_quiet_hours_is_pushed_silently(
     rig: Rig, push: PushService
 ) -> None:
     at = await start(rig, push.made["origin"], approvals=make_quiet(5 * 60))
     await subscribe(at, push)
-    (told,) = await wait_told(at, await ask(at))
-    assert told["outcome"] == "sent"
+    (forwarded,) = await await_forwarded(at, await ask(at))
+    assert forwarded["outcome"] == "sent"
     (seen,) = await push.read_seen()
     assert cast("JsonObject", seen["message"])["silent"] is True
 
 
 @pytest.mark.requirement("CHN-6", "EXT-8")
-async def test_a_device_that_is_connected_and_says_nothing_of_itself_is_told(rig: Rig) -> None:
+async def test_a_connected_device_without_presence_gets_the_approval(rig: Rig) -> None:
     at = await start(rig)
     url = str(at.http.base_url).replace("http", "ws", 1) + "/v1/channel"
     async with websockets.connect(
@@ -302,8 +302,13 @@ async def test_a_device_that_is_connected_and_says_nothing_of_itself_is_told(rig
         hello = {"t": "hello", "v": 1, "device": "desk", "role": "ui", "token": "ada-key"}
         await socket.send(orjson.dumps(hello).decode())
         welcome = orjson.loads(await socket.recv())
-        (told,) = await wait_told(at, await ask(at))
-        assert (told["transport"], told["outcome"], told["deviceId"], told["channelId"]) == (
+        (forwarded,) = await await_forwarded(at, await ask(at))
+        assert (
+            forwarded["transport"],
+            forwarded["outcome"],
+            forwarded["deviceId"],
+            forwarded["channelId"],
+        ) == (
             "ws",
             "queued",
             "desk",
@@ -311,35 +316,37 @@ async def test_a_device_that_is_connected_and_says_nothing_of_itself_is_told(rig
         )
 
 
-async def test_a_subscription_that_has_ended_is_forgotten_and_the_failure_is_told(
+async def test_an_expired_subscription_is_removed_and_its_failure_recorded(
     rig: Rig, push: PushService
 ) -> None:
     at = await start(rig, push.made["origin"])
     await subscribe(at, push)
     await push.answer(410)
-    (told,) = await wait_told(at, await ask(at))
-    assert (told["outcome"], told["reason"]) == ("failed", "gone")
+    (forwarded,) = await await_forwarded(at, await ask(at))
+    assert (forwarded["outcome"], forwarded["reason"]) == ("failed", "gone")
     (device,) = (await at.http.get("/v1/devices", headers=bearer("ada"))).json()["devices"]
     assert "push" not in device
-    (told,) = await wait_told(at, await ask(at))
-    assert told["outcome"] == "no_device"
+    (forwarded,) = await await_forwarded(at, await ask(at))
+    assert forwarded["outcome"] == "no_device"
 
 
-async def test_a_push_service_that_fails_is_tried_again(rig: Rig, push: PushService) -> None:
+async def test_a_failing_push_service_is_retried(rig: Rig, push: PushService) -> None:
     at = await start(rig, push.made["origin"])
     await subscribe(at, push)
     await push.answer(503)
     view = await ask(at)
-    (told,) = await wait_told(at, view)
-    assert (told["outcome"], told["reason"]) == ("failed", "http_503")
+    (forwarded,) = await await_forwarded(at, view)
+    assert (forwarded["outcome"], forwarded["reason"]) == ("failed", "http_503")
     await push.answer(201)
     come_due(rig, view, f"notify:{view['actionId']}:2")
     at.gateway.duties.due.look_again()
-    both = await wait_told(at, view, 2)
+    both = await await_forwarded(at, view, 2)
     assert [one["outcome"] for one in both] == ["failed", "sent"]
 
 
-async def test_an_endpoint_inside_our_network_is_never_called(rig: Rig, push: PushService) -> None:
+async def test_a_push_endpoint_in_the_private_network_is_refused(
+    rig: Rig, push: PushService
+) -> None:
     at = await start(rig)
     phone = PairedDevice(at.http)
     await phone.pair("ada-key")
@@ -351,7 +358,7 @@ async def test_an_endpoint_inside_our_network_is_never_called(rig: Rig, push: Pu
     assert await push.read_seen() == []
 
 
-async def test_a_question_that_stays_open_for_long_is_warned_of(rig: Rig) -> None:
+async def test_an_approval_open_for_long_raises_a_warning(rig: Rig) -> None:
     at = await start(rig)
     view = await ask(at)
     come_due(rig, view, f"stalled:{view['actionId']}")
@@ -362,5 +369,5 @@ async def test_a_question_that_stays_open_for_long_is_warned_of(rig: Rig) -> Non
         warnings = [event["payload"] for event in events if event["type"] == "runtime.warning"]
         return any(one["code"] == "approval_stalled" for one in warnings)
 
-    await wait_until(is_warned, 10, "somebody could notice")
+    await wait_until(is_warned, 10, "the warning is stored")
     assert not (await verify_store(at.gateway.store)).problems

@@ -1,4 +1,4 @@
-"""Whatever goes by an inbox knows a question as soon as its caller was told of it (CHN-6)."""
+"""Every read of an inbox includes an approval as soon as its caller has been notified of it (CHN-6)."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ WHO = Principal("ada", kind="person", scopes=frozenset(AccessScope))
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
-    """Shards whose relay somebody waited for; none is relayed before."""
+def awaited_relays(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
+    """The shards whose relay a reader waited for; the relay starts only then."""
     asked: list[Shard] = []
     awaited = asyncio.Event()
     pass_on, wake_relay = Relay.pass_on, DutiesProxy.wake_relay
 
-    async def stand(relay: Relay, shard: Shard) -> float:
+    async def never_pass_on(relay: Relay, shard: Shard) -> float:
         await awaited.wait()
         return await pass_on(relay, shard)
 
-    def go_on(late: DutiesProxy, shard: Shard) -> None:
+    def record_wake(late: DutiesProxy, shard: Shard) -> None:
         asked.append(shard)
         awaited.set()
         wake_relay(late, shard)
 
-    monkeypatch.setattr(Relay, "pass_on", stand)
-    monkeypatch.setattr(DutiesProxy, "wake_relay", go_on)
+    monkeypatch.setattr(Relay, "pass_on", never_pass_on)
+    monkeypatch.setattr(DutiesProxy, "wake_relay", record_wake)
     return asked
 
 
@@ -73,8 +73,8 @@ async def start(rig: Rig, **settings: object) -> Instance:
     return await rig.start(clients=[ADA, BOB, CLEO], **settings)
 
 
-async def have_asked(at: Instance, risk: str = "medium", number: int = 0) -> tuple[str, str]:
-    """The facade id of a task whose caller was told of a question, and the id of that; nothing reads it on the way."""
+async def open_question(at: Instance, risk: str = "medium", number: int = 0) -> tuple[str, str]:
+    """Opens an approval and does not read it; returns the facade id of its task and its action id."""
     answered = await at.send("ada-key", asks(risk, f"act_peer_{number}"))
     task = cast("JsonObject", cast("JsonObject", answered.json()["result"])["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -90,13 +90,13 @@ async def find_question(at: Instance, task: str) -> str:
 
 
 @pytest.mark.requirement("CHN-6")
-async def test_an_own_question_is_listed_at_once_and_others_wait_for_nothing(
-    rig: Rig, hurried: list[Shard]
+async def test_a_new_approval_is_listed_at_once_and_other_callers_wait_for_nothing(
+    rig: Rig, awaited_relays: list[Shard]
 ) -> None:
     at = await start(rig)
-    asked = [(await have_asked(at, number=number))[1] for number in range(3)]
+    asked = [(await open_question(at, number=number))[1] for number in range(3)]
     assert await list_pending(at, "bob") == []
-    assert hurried == []
+    assert awaited_relays == []
     first = await at.http.get("/v1/approvals?limit=2", headers=bearer("ada"))
     assert [one["actionId"] for one in first.json()["pending"]] == asked[:0:-1]
     assert [one["actionId"] for one in await list_pending(at, "ada")] == asked[::-1]
@@ -107,22 +107,22 @@ async def test_an_own_question_is_listed_at_once_and_others_wait_for_nothing(
 
 
 @pytest.mark.requirement("CHN-6")
-@pytest.mark.usefixtures("hurried")
-async def test_the_inbox_stream_begins_with_a_question_that_was_just_asked(rig: Rig) -> None:
+@pytest.mark.usefixtures("awaited_relays")
+async def test_the_inbox_snapshot_contains_a_new_approval(rig: Rig) -> None:
     at = await start(rig)
-    _, action = await have_asked(at)
+    _, action = await open_question(at)
     found = await at.http.get("/v1/streams/inbox/snapshot", headers=bearer("ada"))
     assert found.status_code == 200, found.text
     assert action in found.text
 
 
 @pytest.mark.requirement("CHN-6")
-@pytest.mark.usefixtures("hurried")
-async def test_votes_of_a_device_that_is_revoked_at_once_are_taken_back(rig: Rig) -> None:
+@pytest.mark.usefixtures("awaited_relays")
+async def test_votes_of_a_device_revoked_at_once_are_withdrawn(rig: Rig) -> None:
     at = await start(rig, policy={"approvers": TIERS})
     phone = PairedDevice(at.http)
     await phone.pair("ada-key")
-    _, action = await have_asked(at, "high")
+    _, action = await open_question(at, "high")
     view = await read(at, "ada", action)
     voted = await say(at, phone.headers, sign_decision(phone, make_answer(view)))
     assert voted.status_code == 202, voted.text
@@ -132,12 +132,12 @@ async def test_votes_of_a_device_that_is_revoked_at_once_are_taken_back(rig: Rig
 
 
 @pytest.mark.requirement("CHN-6")
-@pytest.mark.usefixtures("hurried")
-async def test_a_question_that_was_just_asked_leaves_the_sight_of_who_may_not_see_it(
+@pytest.mark.usefixtures("awaited_relays")
+async def test_a_new_approval_is_withdrawn_from_a_caller_that_loses_its_scopes(
     rig: Rig,
 ) -> None:
     at = await start(rig)
-    _, action = await have_asked(at)
+    _, action = await open_question(at)
     lists = at.gateway.parts.permissions.question_lists
     found = await lists.find_withdrawn(WHO, replace(WHO, scopes=frozenset()))
     assert found == [(action, "scope")]
@@ -145,46 +145,46 @@ async def test_a_question_that_was_just_asked_leaves_the_sight_of_who_may_not_se
 
 @pytest.mark.requirement("CHN-6")
 @pytest.mark.usefixtures("first_relays")
-async def test_a_question_is_listed_at_once_where_another_instance_relays_it(rig: Rig) -> None:
+async def test_a_new_approval_is_listed_at_once_when_another_instance_relays_it(rig: Rig) -> None:
     relaying, other = await start(rig), await start(rig)
     await own_everything(relaying)
-    _, action = await have_asked(other)
+    _, action = await open_question(other)
     assert [one["actionId"] for one in await list_pending(other, "ada")] == [action]
 
 
 @pytest.mark.requirement("CHN-6")
 @pytest.mark.usefixtures("first_relays")
-@pytest.mark.parametrize("told", ["task", "question", "stream"])
-async def test_an_instance_lists_a_question_of_another_once_it_has_told_of_it(
-    rig: Rig, told: str, hurried: list[Shard]
+@pytest.mark.parametrize("shown_as", ["task", "question", "stream"])
+async def test_an_instance_lists_an_approval_of_another_once_it_has_shown_it(
+    rig: Rig, shown_as: str, awaited_relays: list[Shard]
 ) -> None:
     relaying, other = await start(rig), await start(rig)
     await own_everything(relaying)
-    match told:
+    match shown_as:
         case "task":
-            task, action = await have_asked(other)
+            task, action = await open_question(other)
             await relaying.call("ada-key", "GetTask", {"id": task})
         case "question":
-            _, action = await have_asked(other)
+            _, action = await open_question(other)
             await read(relaying, "ada", action)
         case _:
             action = await follow_to_question(relaying, await send(other))
     assert [one["actionId"] for one in await list_pending(relaying, "ada")] == [action]
-    assert len(hurried) == 1
+    assert len(awaited_relays) == 1
 
 
 @pytest.mark.requirement("CHN-6")
-async def test_a_list_does_not_wait_for_a_relay_that_stands_still(
+async def test_a_list_does_not_wait_for_a_stopped_relay(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stand(_relay: Relay, _shard: Shard) -> float:
+    async def never_pass_on(_relay: Relay, _shard: Shard) -> float:
         await asyncio.Event().wait()
         return 0.0
 
-    monkeypatch.setattr(Relay, "pass_on", stand)
+    monkeypatch.setattr(Relay, "pass_on", never_pass_on)
     monkeypatch.setattr("passerelle.runtime.records.inbox_arrivals.WAIT_S", 0.05)
     at = await start(rig)
-    await have_asked(at)
+    await open_question(at)
     assert await list_pending(at, "ada") == []
 
 
@@ -197,7 +197,7 @@ async def own_everything(keeper: Instance) -> None:
 
 
 async def send(at: Instance) -> TurnAccepted:
-    """A message after which the agent asks."""
+    """Sends a message that makes the agent ask."""
     parts: list[Json] = [{"text": asks()}]
     message: JsonObject = {"messageId": "m-ask", "role": "ROLE_USER", "parts": parts}
     command = SubmitTurn("echo", message, "a2a", "stream")
@@ -205,7 +205,7 @@ async def send(at: Instance) -> TurnAccepted:
 
 
 async def follow_to_question(at: Instance, accepted: TurnAccepted) -> str:
-    """Follows a turn until its caller is shown that something is asked; the id of the question."""
+    """Follows a turn until the approval is shown; returns its action id."""
     service = at.gateway.parts.service
     async with service.follow(WHO, accepted) as followed:
         async for frame in followed.frames:

@@ -1,4 +1,4 @@
-"""Commands to devices, given twice with one key: one change, and what came of it again (CMD-30)."""
+"""Commands to devices, sent twice with one key: one change, and the same result again (CMD-30)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ async def list_acts(at: Instance) -> list[str]:
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_every_command_to_a_device_changes_something_once_for_a_key(rig: Rig) -> None:
+async def test_every_command_to_a_device_changes_something_once_per_key(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     device = PairedDevice(at.http)
     offer = await say(at, "pair", "POST", "/pair", {"name": "phone"})
-    told: Any = offer.json()
+    offered: Any = offer.json()
     again: Any = (await say(at, "pair", "POST", "/pair", {"name": "phone"})).json()
-    assert (again["repeated"], again["deviceId"]) == (True, told["deviceId"])
-    assert again["code"] is None, "a code is told once"
+    assert (again["repeated"], again["deviceId"]) == (True, offered["deviceId"])
+    assert again["code"] is None, "the code is returned once"
     assert await list_acts(at) == ["offered"]
-    await device.bring(str(told["code"]))
+    await device.bring(str(offered["code"]))
     own = f"/{device.device_id}"
     for key, method, path, body, act in (
         ("confirm", "POST", f"{own}/confirm", {"digits": device.digits}, "confirmed"),
@@ -63,7 +63,7 @@ async def test_every_command_to_a_device_changes_something_once_for_a_key(rig: R
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_a_key_of_a_device_is_of_one_command(rig: Rig) -> None:
+async def test_a_key_of_a_device_is_bound_to_one_command(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     assert (await say(at, "k", "POST", "/pair", {"name": "phone"})).status_code == 201
     other = await say(at, "k", "POST", "/pair", {"name": "watch"})
@@ -72,7 +72,7 @@ async def test_a_key_of_a_device_is_of_one_command(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_of_the_same_command_at_the_same_moment_one_is_carried_out(rig: Rig) -> None:
+async def test_concurrent_equal_commands_are_executed_once(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     device = PairedDevice(at.http)
     await device.bring((await say(at, "p", "POST", "/pair", {"name": "phone"})).json()["code"])

@@ -1,4 +1,4 @@
-"""What rings elsewhere: a receiver of the operator's is told of questions, in order, and again when it was away."""
+"""Notifiers: the operator's receiver gets approvals in order, also those opened while it was unavailable."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ import pytest
 from passerelle.runtime.common import breaker
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
-from tests.integration.devices.test_forwarding import wait_told
+from tests.integration.devices.test_forwarding import await_forwarded
 from tests.support.webhook_receiver import WebhookReceiver
 
 SECRET = b"a secret of twenty-four bytes.."
@@ -22,14 +22,14 @@ async def start(rig: Rig, receiver: WebhookReceiver, **more: object) -> Instance
 
 
 @pytest.mark.requirement("CHN-6", "EXT-8")
-async def test_a_receiver_is_told_of_each_question_and_of_its_end_with_a_signature(
+async def test_a_receiver_gets_each_approval_and_its_end_signed(
     rig: Rig,
 ) -> None:
     async with WebhookReceiver() as receiver:
         at = await start(rig, receiver)
         view = await ask(at)
-        (told,) = await wait_told(at, view)
-        assert (told["transport"], told["outcome"]) == ("webhook", "queued")
+        (forwarded,) = await await_forwarded(at, view)
+        assert (forwarded["transport"], forwarded["outcome"]) == ("webhook", "queued")
         (first,) = await receiver.until("/pager", 1)
         open_ = first.body["questions"] if first.body["kind"] == "open" else [first.body]
         assert open_[0]["actionId"] == view["actionId"]
@@ -49,7 +49,7 @@ async def test_a_receiver_is_told_of_each_question_and_of_its_end_with_a_signatu
         assert last.headers["webhook-signature"] == f"v1,{made}"
 
 
-async def test_a_receiver_that_was_away_gets_what_it_missed(
+async def test_an_unavailable_receiver_gets_what_it_missed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "PAUSE_MS", 1)
@@ -61,12 +61,12 @@ async def test_a_receiver_that_was_away_gets_what_it_missed(
         assert str(view["actionId"]) in notice.raw.decode()
 
 
-async def test_a_receiver_for_some_people_hears_nothing_of_others(rig: Rig) -> None:
+async def test_a_receiver_limited_to_people_gets_no_approval_of_others(rig: Rig) -> None:
     async with WebhookReceiver() as receiver:
         at = await start(rig, receiver, people=["bob"])
-        (told,) = await wait_told(at, await ask(at))
-        assert told["outcome"] == "no_device"
+        (forwarded,) = await await_forwarded(at, await ask(at))
+        assert forwarded["outcome"] == "no_device"
         hers = await ask(at, who="bob")
-        await wait_told(at, hers)
+        await await_forwarded(at, hers)
         (notice,) = await receiver.until("/pager", 1)
         assert str(hers["actionId"]) in notice.raw.decode()

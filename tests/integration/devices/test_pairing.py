@@ -1,4 +1,4 @@
-"""A device comes to be trusted, over HTTP, and ceases to be (CHN-8)."""
+"""Pairing and revoking a device over HTTP (CHN-8)."""
 
 import asyncio
 from typing import cast
@@ -23,7 +23,7 @@ BEARER = {"Authorization": "Bearer ada-key"}
 
 
 class LateClock:
-    """The time at which every code of now is over."""
+    """A clock at which every current code has expired."""
 
     def now_ms(self) -> int:
         return SystemClock().now_ms() + CODE_MS + 1
@@ -50,7 +50,7 @@ async def listed(at: Instance) -> list[dict[str, object]]:
 
 @pytest.mark.requirement("CHN-8")
 @pytest.mark.parametrize("algorithm", ["Ed25519", "ES256"])
-async def test_a_device_is_trusted_once_somebody_has_compared_its_digits(
+async def test_a_device_is_trusted_after_its_digits_are_confirmed(
     rig: Rig, algorithm: KeyAlgorithm
 ) -> None:
     at = await start(rig)
@@ -78,14 +78,14 @@ async def test_a_device_is_trusted_once_somebody_has_compared_its_digits(
     assert not (await verify_store(at.gateway.store)).problems
 
 
-async def test_a_code_counts_once_even_for_two_at_the_same_moment(rig: Rig) -> None:
+async def test_a_code_counts_once_even_for_concurrent_claims(rig: Rig) -> None:
     at = await start(rig)
     code = await offer(at)
     answers = await asyncio.gather(*(PairedDevice(at.http).claim(code) for _ in range(8)))
     assert sorted(answer.status_code for answer in answers) == [200] + [409] * 7
 
 
-async def test_a_code_that_nobody_made_and_one_whose_time_is_over_look_the_same(rig: Rig) -> None:
+async def test_an_unknown_code_and_an_expired_one_get_the_same_answer(rig: Rig) -> None:
     at = await start(rig)
     code = await offer(at)
     strange = await PairedDevice(at.http).claim(f"{code[:-4]}0000")
@@ -103,11 +103,11 @@ async def test_a_key_that_did_not_sign_is_refused_and_gets_nothing(rig: Rig) -> 
     claimed = (await device.claim(code)).json()
     assert (await thief.prove(code, claimed)).status_code == 401
     assert (await device.prove(code, claimed)).status_code == 200
-    # The code is used up with the proof: nobody gets a second token for it.
+    # The proof uses the code up: there is no second token for it.
     assert (await device.prove(code, claimed)).status_code == 409
 
 
-async def test_a_device_has_never_more_than_it_was_given_or_than_its_principal_has(
+async def test_scopes_of_a_device_are_limited_to_the_granted_and_its_principals(
     rig: Rig,
 ) -> None:
     at = await start(rig)
@@ -123,7 +123,7 @@ async def test_a_device_has_never_more_than_it_was_given_or_than_its_principal_h
     assert offered.status_code == 403
 
 
-async def test_an_existing_device_confirms_another_where_it_may(rig: Rig) -> None:
+async def test_a_device_with_the_scope_confirms_another_device(rig: Rig) -> None:
     at = await start(rig)
     first = PairedDevice(at.http)
     await first.pair("ada-key", scopes=["approvals:read", "devices:manage"])
@@ -142,7 +142,7 @@ async def test_an_agent_has_no_devices(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_revoked_device_is_out_at_once_and_its_socket_is_closed(rig: Rig) -> None:
+async def test_a_revoked_device_is_refused_at_once_and_its_socket_closed(rig: Rig) -> None:
     at = await start(rig)
     device = PairedDevice(at.http)
     await device.pair("ada-key")
@@ -169,7 +169,7 @@ async def test_a_revoked_device_is_out_at_once_and_its_socket_is_closed(rig: Rig
     assert again.status_code == 409
 
 
-async def test_a_device_is_renamed_and_the_devices_of_others_look_like_none(rig: Rig) -> None:
+async def test_a_device_is_renamed_and_one_of_another_owner_is_unknown(rig: Rig) -> None:
     at = await start(rig)
     device = PairedDevice(at.http)
     await device.pair("ada-key")

@@ -1,9 +1,9 @@
-"""How often the store is waited for between an agent and a person: three times at most, either way.
+"""Store round trips between an agent and a person: three at most, in either direction.
 
-What is on the way is what has to be done before the frame, or the message, leaves. To a person: the grants that may
-answer in its place, the append that opens the question, the copy into its inbox. To the agent: the read that the answer
-is judged by, the append that closes the question, the attempt that is stored before anything is sent. What comes later
-is on no way: marks, due rows, notices, links.
+The count covers what must finish before the frame, or the message, is sent. To a person: the read of the grants that
+may decide instead, the append that opens the approval, the copy into the inbox. To the agent: the read that checks the
+answer, the append that closes the approval, the attempt stored before the send. Later work does not count: marks, due
+rows, notices, links.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST: Final = 3
 _WITHIN_S: Final = 20.0
 _ASKED: Final = b"action.required"
 _UNHURRIED: Final = replace(Timeouts(), parked_poll_s=3600.0, parked_poll_max_s=3600.0)
-"""Nobody looks at an agent that waits, so a driver that moves was told to."""
+"""No instance polls a waiting agent, so a driver that acts was notified."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def at(rig: Rig, monkeypatch: pytest.MonkeyPatch, trips: Trips) -> Instanc
 
 
 async def until_at_rest(at: Instance, view: JsonObject) -> None:
-    """The driver of the only task waits for news."""
+    """Waits until the driver of the only task rests."""
 
     def look() -> bool:
         dispatch = at.gateway.parts.dispatch
@@ -67,8 +67,8 @@ async def find_trip(
     return found
 
 
-async def list_way_back(trips: Trips, rig: Rig, sent: int, since_s: float) -> list[Trip]:
-    """From an answer that came in to the message that its agent got."""
+async def list_return_trips(trips: Trips, rig: Rig, sent: int, since_s: float) -> list[Trip]:
+    """Returns the trips from a received answer to the message that its agent receives."""
     await wait_until(lambda: rig.counted() > sent, _WITHIN_S, "the agent got the answer")
     decided = await find_trip(trips, "request", "append", since_s)
     begun = await find_trip(trips, "driver", "append", decided.ended_s)
@@ -78,7 +78,7 @@ async def list_way_back(trips: Trips, rig: Rig, sent: int, since_s: float) -> li
     ]
 
 
-async def test_question_is_at_a_device_after_three_trips(at: Instance, trips: Trips) -> None:
+async def test_approval_is_at_a_device_after_three_trips(at: Instance, trips: Trips) -> None:
     url = str(at.http.base_url).rstrip("/")
     async with open_channel(url) as phone:
         await phone.greet("ada-key")
@@ -87,7 +87,8 @@ async def test_question_is_at_a_device_after_three_trips(at: Instance, trips: Tr
         for number in range(1, 10):
             opened, copied, later = await ask_and_follow(at, phone, trips, number)
             visit = trips.list_errand(copied)
-            # What the relay began before is no part of the way: a round that came upon the row, the first of a shard.
+            # A relay round that began before does not count: it came upon the row, or reads the shard for the first
+            # time.
             if visit[0].began_s >= opened.ended_s and "HGET" not in visit[0].names:
                 break
         else:
@@ -99,7 +100,7 @@ async def test_question_is_at_a_device_after_three_trips(at: Instance, trips: Tr
 async def ask_and_follow(
     at: Instance, phone: RawChannel, trips: Trips, number: int
 ) -> tuple[Trip, Trip, list[Trip]]:
-    """A question on its way: its append, its copy into the inbox, and what was read of the inbox until it was shown."""
+    """Opens an approval; returns the trips of its append, its inbox copy, and the inbox reads until it is shown."""
     since_s = asyncio.get_running_loop().time()
     await at.send("ada-key", asks(action=f"act_asked_{number}"))
     await until_shown(phone, number)
@@ -112,7 +113,7 @@ async def ask_and_follow(
 
 
 async def until_shown(phone: RawChannel, many: int) -> None:
-    """So many questions have come as events."""
+    """Waits until ``many`` approvals have arrived as events."""
 
     def count_shown() -> int:
         events = [frame["d"] for frame in phone.frames if frame["t"] == "ev"]
@@ -133,7 +134,7 @@ async def test_answer_over_http_is_at_its_agent_after_three_trips(
     since_s = asyncio.get_running_loop().time()
     won = await say(at, bearer("ada"), make_answer(view))
     assert won.json()["outcome"] == "won", won.text
-    way = await list_way_back(trips, rig, sent, since_s)
+    way = await list_return_trips(trips, rig, sent, since_s)
     assert count(way) <= MOST, describe(way)
 
 
@@ -148,7 +149,7 @@ async def test_signed_answer_of_a_paired_device_is_at_its_agent_after_three_trip
     since_s = asyncio.get_running_loop().time()
     won = await say(at, device.headers, sign_decision(device, make_answer(view)))
     assert won.json()["outcome"] == "won", won.text
-    way = await list_way_back(trips, rig, sent, since_s)
+    way = await list_return_trips(trips, rig, sent, since_s)
     assert count(way) <= MOST, describe(way)
 
 
@@ -165,5 +166,5 @@ async def test_answer_over_a_channel_is_at_its_agent_after_three_trips(
         call: JsonObject = {"t": "rpc", "id": "1", "m": "respond_action", "idem": "k"}
         await phone.send({**call, "d": make_answer(view)})
         assert (await phone.expect("ok", id="1"))["d"]["outcome"] == "won"
-        way = await list_way_back(trips, rig, sent, since_s)
+        way = await list_return_trips(trips, rig, sent, since_s)
     assert count(way) <= MOST, describe(way)

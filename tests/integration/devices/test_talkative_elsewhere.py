@@ -1,4 +1,4 @@
-"""A command that another instance takes than the one that drives, beside an agent that talks without a pause."""
+"""A command at another instance than the driver's, while the agent streams without a pause."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def read_status(at: Instance, accepted: TurnAccepted) -> Status:
     return record.status
 
 
-def be_slower_than_the_driver(
+def delay_appends(
     driving: Instance, other: Instance, accepted: TurnAccepted, wanted: EventType
 ) -> list[str]:
-    """Has what is said meanwhile stored before each append of ``wanted``; the operations that were tried."""
+    """Lets the driver write before each append of ``wanted``; returns the operations that were tried."""
     tried: list[str] = []
 
     async def lose(batch: Batch) -> None:
@@ -54,7 +54,7 @@ def be_slower_than_the_driver(
             return
         tried.append(batch.op)
         stored = driver.run.record.last
-        # The first try loses, however long that takes here; the driver gives way to the next ones for a moment.
+        # The first try loses, however long that takes here; the driver yields to the next ones for a moment.
         with suppress(TimeoutError):
             async with asyncio.timeout(_WITHIN_S if len(tried) == 1 else 0.05):
                 while driver.run.record.last == stored:
@@ -71,7 +71,7 @@ async def two(rig: Rig) -> tuple[Instance, Instance]:
     return await rig.start(clients=[ADA], outputs=rate), await rig.start(clients=[ADA])
 
 
-async def test_a_cancel_taken_elsewhere_has_its_turn(
+async def test_a_cancel_at_another_instance_gets_through(
     rig: Rig, two: tuple[Instance, Instance]
 ) -> None:
     driving, other = two
@@ -82,7 +82,7 @@ async def test_a_cancel_taken_elsewhere_has_its_turn(
         return await read_status(other, accepted) is Status.RUNNING
 
     await wait_until(is_running, _WITHIN_S, "the agent talks")
-    tried = be_slower_than_the_driver(driving, other, accepted, EventType.TASK_CANCEL_REQUESTED)
+    tried = delay_appends(driving, other, accepted, EventType.TASK_CANCEL_REQUESTED)
     await other.gateway.parts.service.execute(OWNER, CancelTask(accepted.facade), None)
     assert 1 < len(tried) < 10
     assert rig.peer.count("CancelTask") == 1
@@ -93,7 +93,7 @@ async def test_a_cancel_taken_elsewhere_has_its_turn(
     await wait_until(is_cancelled, _WITHIN_S, "the task is cancelled")
 
 
-async def test_an_end_that_is_stored_in_place_of_the_driver_has_its_turn(
+async def test_an_end_stored_by_another_instance_gets_through(
     rig: Rig, two: tuple[Instance, Instance]
 ) -> None:
     driving, other = two
@@ -104,7 +104,7 @@ async def test_an_end_that_is_stored_in_place_of_the_driver_has_its_turn(
         return await read_status(other, accepted) is Status.RUNNING
 
     await wait_until(is_running, _WITHIN_S, "the agent talks")
-    tried = be_slower_than_the_driver(driving, other, accepted, EventType.TASK_FAILED)
+    tried = delay_appends(driving, other, accepted, EventType.TASK_FAILED)
     await other.gateway.parts.service.execute(
         OWNER, FailTask(accepted.facade, reason="enough"), None
     )

@@ -1,4 +1,4 @@
-"""A reader that has no channel waits for what becomes of a question, and hears of it at once."""
+"""Long polling: a reader without a channel waits for the outcome of an approval and gets it at once."""
 
 import asyncio
 from typing import cast
@@ -16,7 +16,7 @@ _LONG_S = 25
 def wait_for(
     at: Instance, action: object, who: str = "ada", **params: int
 ) -> asyncio.Task[httpx.Response]:
-    """A long poll that is under way."""
+    """Starts a long poll."""
     asked = {"wait": _LONG_S, **params}
     reading = at.http.get(
         f"/v1/approvals/{action}", params=asked, headers=bearer(who), timeout=2 * _LONG_S
@@ -31,7 +31,7 @@ async def until_waiting() -> None:
     await wait_until(is_waiting, 10, "the reader waits for the question")
 
 
-async def test_a_reader_that_waits_is_answered_when_somebody_has_decided(rig: Rig) -> None:
+async def test_a_waiting_reader_is_answered_when_the_approval_is_decided(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     view = await ask(at)
     reading = wait_for(at, view["actionId"])
@@ -44,7 +44,7 @@ async def test_a_reader_that_waits_is_answered_when_somebody_has_decided(rig: Ri
     assert answer.elapsed.total_seconds() < _LONG_S
 
 
-async def test_nothing_is_waited_for_that_has_ended_or_moved_on_already(rig: Rig) -> None:
+async def test_a_closed_or_changed_approval_is_answered_without_a_wait(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     view = await ask(at)
     answer = await wait_for(at, view["actionId"], rev=7)
@@ -55,7 +55,7 @@ async def test_nothing_is_waited_for_that_has_ended_or_moved_on_already(rig: Rig
     assert answer.elapsed.total_seconds() < _LONG_S
 
 
-async def test_a_wait_that_is_over_decides_nothing_and_a_stranger_waits_for_nothing(
+async def test_a_wait_that_times_out_decides_nothing_and_a_stranger_cannot_wait(
     rig: Rig,
 ) -> None:
     at = await rig.start(clients=[ADA, BOB])
@@ -66,7 +66,7 @@ async def test_a_wait_that_is_over_decides_nothing_and_a_stranger_waits_for_noth
     assert (await wait_for(at, view["actionId"], wait=26)).status_code == 400
 
 
-async def test_a_gateway_that_stops_lets_its_waiters_go(rig: Rig) -> None:
+async def test_a_stopping_gateway_answers_its_waiting_readers(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     view = await ask(at)
     reading = wait_for(at, view["actionId"])
@@ -77,25 +77,25 @@ async def test_a_gateway_that_stops_lets_its_waiters_go(rig: Rig) -> None:
     assert answer.elapsed.total_seconds() < _LONG_S
 
 
-async def test_list_of_questions_is_narrowed_by_kind_risk_and_task(rig: Rig) -> None:
+async def test_list_of_approvals_is_filtered_by_kind_risk_and_task(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
-    small, grave = await ask(at), await ask(at, "high")
+    medium, high = await ask(at), await ask(at, "high")
 
     async def find(**params: str) -> list[object]:
         answer = await at.http.get("/v1/approvals", params=params, headers=bearer("ada"))
         assert answer.status_code == 200, answer.text
         return [one["actionId"] for one in answer.json()["pending"]]
 
-    both = [grave["actionId"], small["actionId"]]
+    both = [high["actionId"], medium["actionId"]]
     assert await find() == await find(kind="permission") == await find(risk="low") == both
-    assert await find(risk="high") == await find(taskId=str(grave["taskId"])) == both[:1]
+    assert await find(risk="high") == await find(taskId=str(high["taskId"])) == both[:1]
     assert await find(kind="input") == await find(taskId="task_none") == []
     assert await find(risk="medium", limit="1") == both[:1]
     refused = await at.http.get("/v1/approvals?risk=grave", headers=bearer("ada"))
     assert (refused.status_code, refused.json()["field"]) == (400, "risk")
 
 
-async def test_pages_of_questions_are_not_shuffled_by_what_comes_and_goes_meanwhile(
+async def test_pages_of_approvals_are_stable_while_others_open_and_close(
     rig: Rig,
 ) -> None:
     at = await rig.start(clients=[ADA, BOB])
@@ -112,16 +112,16 @@ async def test_pages_of_questions_are_not_shuffled_by_what_comes_and_goes_meanwh
     assert (whole, token) == (oldest_first[::-1], "")
     first, token = await read(limit="2")
     assert first == whole[:2]
-    # One that was shown is answered, one that was not shown is, and another comes.
+    # One that was shown is decided, one that was not shown is, and another opens.
     for view in (views[4], views[2]):
         assert (await say(at, bearer("ada"), make_answer(view))).status_code == 200
     late = await ask(at)
     second, token = await read(limit="2", pageToken=token)
     assert (second, token) == ([whole[3], whole[4]], "")
-    grave, token = await read(limit="1", risk="high")
-    assert grave == [whole[1]]
-    grave, token = await read(limit="1", risk="high", pageToken=token)
-    assert grave == [whole[3]]
+    high, token = await read(limit="1", risk="high")
+    assert high == [whole[1]]
+    high, token = await read(limit="1", risk="high", pageToken=token)
+    assert high == [whole[3]]
     assert (await read(limit="1", risk="high", pageToken=token))[0] == []
     newest, _ = await read(limit="1")
     assert newest == [late["actionId"]]

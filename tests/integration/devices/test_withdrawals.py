@@ -1,4 +1,4 @@
-"""A device that may no longer see or answer an open question is told so; the question goes on (CHN-8)."""
+"""A device that may no longer see an open approval gets its withdrawal; the approval stays open (CHN-8)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PAIRED = [
 ]
 
 
-async def hear_withdrawn(socket: Socket) -> JsonObject:
-    return cast("JsonObject", await socket.hear(lambda one: one["t"] == "action.withdrawn"))
+async def receive_withdrawn(socket: Socket) -> JsonObject:
+    return cast("JsonObject", await socket.receive(lambda one: one["t"] == "action.withdrawn"))
 
 
 def list_withdrawn(socket: Socket) -> list[object]:
@@ -33,7 +33,7 @@ async def answers_still(at: Instance, headers: dict[str, str], answer: JsonObjec
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_link_that_is_no_paired_device_any_more_loses_what_was_for_those_alone(
+async def test_a_link_that_loses_its_pairing_loses_the_approvals_for_paired_devices(
     rig: Rig,
 ) -> None:
     at = await rig.start(clients=[ADA, BOB], policy={"approvers": PAIRED})
@@ -42,21 +42,25 @@ async def test_a_link_that_is_no_paired_device_any_more_loses_what_was_for_those
     async with connect(at, phone) as socket:
         hidden, shown = await ask(at, "high"), await ask(at, "critical")
         for view in (hidden, shown):
-            await socket.hear_event("action.required", view["actionId"])
+            await socket.receive_event("action.required", view["actionId"])
         await socket.send({"t": "auth", "token": "bob-key"})
-        told = await hear_withdrawn(socket)
-        assert told == {"t": "action.withdrawn", "action": hidden["actionId"], "why": "pairing"}
-        # The inbox is another view by now: it may be followed anew.
-        await socket.hear(lambda one: one["t"] == "unsub" and one["code"] == "forbidden")
+        withdrawn = await receive_withdrawn(socket)
+        assert withdrawn == {
+            "t": "action.withdrawn",
+            "action": hidden["actionId"],
+            "why": "pairing",
+        }
+        # The view of the inbox has changed: subscribe again.
+        await socket.receive(lambda one: one["t"] == "unsub" and one["code"] == "forbidden")
         await socket.send({"t": "sub", "s": "inbox", "from": "snap", "id": "anew"})
-        snapshot = await socket.hear(lambda one: one["t"] == "snap" and one.get("id") == "anew")
+        snapshot = await socket.receive(lambda one: one["t"] == "snap" and one.get("id") == "anew")
         assert [view["actionId"] for view in snapshot["d"]["pending"]] == [shown["actionId"]]
         assert list_withdrawn(socket) == [hidden["actionId"]]
     await answers_still(at, phone.headers, sign_decision(phone, make_answer(hidden)))
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_a_credential_that_loses_its_scopes_loses_its_questions_at_once_and_no_one_elses(
+async def test_a_credential_that_loses_its_scopes_loses_only_its_approvals_at_once(
     rig: Rig,
 ) -> None:
     at = await rig.start(
@@ -66,15 +70,15 @@ async def test_a_credential_that_loses_its_scopes_loses_its_questions_at_once_an
     owners = PairedDevice(at.http, device_id="dev_ada", token="ada-key")
     async with connect(at, key) as bob, connect(at, owners) as ada:
         view = await ask(at, "high")
-        await bob.hear_event("action.required", view["actionId"])
+        await bob.receive_event("action.required", view["actionId"])
         scopes = [one for one in cast("list[str]", BOB["scopes"]) if "approvals" not in one]
         fallen = [describe(ADA), describe({**BOB, "scopes": scopes})]
         given = at.settings.model_dump(exclude_unset=True) | {"clients": fallen}
         at.access.reload(Settings.model_validate(given))
-        told = await hear_withdrawn(bob)
-        assert (told["action"], told["why"]) == (view["actionId"], "scope")
+        withdrawn = await receive_withdrawn(bob)
+        assert (withdrawn["action"], withdrawn["why"]) == (view["actionId"], "scope")
         at.access.reload(at.settings)
         await answers_still(at, bearer("bob"), make_answer(view))
-        await ada.hear_event("action.resolved", view["actionId"])
+        await ada.receive_event("action.resolved", view["actionId"])
         assert list_withdrawn(ada) == []
         assert list_withdrawn(bob) == [view["actionId"]]

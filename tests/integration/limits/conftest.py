@@ -1,4 +1,4 @@
-"""A store over a real engine."""
+"""Fixture: a store over a real engine."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ async def instance(name: str, store: Store, config: PeerConfig) -> AsyncGenerato
         await registry.close()
 
 
-async def test_one_slot_is_for_all_instances_and_is_free_again_after_the_stream(
+async def test_one_slot_is_shared_by_all_instances_and_free_after_the_stream(
     store: Store,
 ) -> None:
     async with ScriptedPeer("narrow") as agent:
@@ -55,7 +55,7 @@ async def test_one_slot_is_for_all_instances_and_is_free_again_after_the_stream(
             await wait_until(passes, 15, "the slot is free for the other instance")
 
 
-async def test_rate_of_an_agent_is_shared_and_says_when_to_come_back(store: Store) -> None:
+async def test_rate_of_an_agent_is_shared_and_has_a_retry_time(store: Store) -> None:
     async with ScriptedPeer("slow") as agent:
         config = PeerConfig("slow", agent.url, bounds=Bounds(rate=Rate(3, 60_000)))
         async with instance("one", store, config) as one, instance("two", store, config) as two:
@@ -69,7 +69,7 @@ async def test_rate_of_an_agent_is_shared_and_says_when_to_come_back(store: Stor
             assert agent.count("SendMessage") == 6 - len(held_back) <= 3
 
 
-async def test_reload_moves_the_limit_and_counts_what_is_under_way(store: Store) -> None:
+async def test_reload_changes_the_limit_and_counts_running_calls(store: Store) -> None:
     async with ScriptedPeer("narrow") as agent:
         config = PeerConfig("narrow", agent.url, bounds=Bounds(concurrency=1))
         async with instance("one", store, config) as registry:

@@ -1,4 +1,4 @@
-"""Limits over several instances and a real engine: no more than the limit, and no round trip for most requests."""
+"""Limits over several instances and a real engine: never exceeded, and no round trip for most requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class Counted:
-    """The store's limits, counting calls; away when told so."""
+    """The store's limits; counts calls, and is unavailable while ``away`` is set."""
 
     store: Store
     calls: int = 0
@@ -95,7 +95,7 @@ async def test_caller_on_one_instance_gets_all_slots_and_the_next_call_is_refuse
         assert limit.enter_now()
 
 
-async def test_requests_beyond_the_first_ask_the_store_for_nothing(store: Store) -> None:
+async def test_requests_after_the_first_make_no_store_call(store: Store) -> None:
     port = Counted(store)
     async with Limiter(port, "in_a", SystemClock()) as limiter:
         limit = limiter.open(operation(), Bounds(concurrency=8, rate=Rate(10_000, 1_000)))
@@ -105,7 +105,7 @@ async def test_requests_beyond_the_first_ask_the_store_for_nothing(store: Store)
         assert port.calls <= 3
 
 
-async def test_rate_gives_exactly_its_units_and_says_when_to_come_back(store: Store) -> None:
+async def test_rate_gives_exactly_its_units_and_then_a_retry_time(store: Store) -> None:
     async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
         limit = limiter.open(operation(), Bounds(rate=Rate(25, HOUR_MS)))
         answers = [await limit.enter() for _ in range(26)]
@@ -116,7 +116,7 @@ async def test_rate_gives_exactly_its_units_and_says_when_to_come_back(store: St
         assert 0 < refused.retry_after_ms <= HOUR_MS / 25
 
 
-async def test_place_that_no_send_came_of_costs_nothing_of_the_rate(store: Store) -> None:
+async def test_reservation_without_a_send_uses_no_unit_of_the_rate(store: Store) -> None:
     async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
         sends = SendLimit(limit := limiter.open(operation(), Bounds(3, Rate(5, HOUR_MS))))
         for number in range(40):
@@ -133,7 +133,7 @@ async def test_place_that_no_send_came_of_costs_nothing_of_the_rate(store: Store
         assert await sends.reserve() is None, "its units are used"
 
 
-async def test_place_that_is_given_back_under_another_rate_adds_nothing_to_it(store: Store) -> None:
+async def test_reservation_returned_under_another_rate_adds_nothing_to_it(store: Store) -> None:
     async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
         sends = SendLimit(limit := limiter.open(operation(), Bounds(8, Rate(5, HOUR_MS))))
         before = [await sends.reserve() for _ in range(3)]
@@ -144,7 +144,7 @@ async def test_place_that_is_given_back_under_another_rate_adds_nothing_to_it(st
         assert (limit.used, limit.meter and limit.meter.left) == (0, 0)
 
 
-async def test_many_who_come_at_once_share_the_calls_to_the_store(store: Store) -> None:
+async def test_concurrent_requests_share_the_store_calls(store: Store) -> None:
     port = Counted(store)
     async with Limiter(port, "in_a", SystemClock()) as limiter:
         limit = limiter.open(operation(), Bounds(concurrency=60, rate=Rate(1_000, HOUR_MS)))
@@ -153,7 +153,7 @@ async def test_many_who_come_at_once_share_the_calls_to_the_store(store: Store) 
         assert port.calls <= 4
 
 
-async def test_flood_of_refused_requests_is_no_flood_at_the_store(store: Store) -> None:
+async def test_flood_of_refused_requests_makes_few_store_calls(store: Store) -> None:
     name, port = operation(), Counted(store)
     async with (
         Limiter(store.limits, "in_a", SystemClock()) as other,
@@ -167,7 +167,7 @@ async def test_flood_of_refused_requests_is_no_flood_at_the_store(store: Store) 
         assert port.calls <= 3
 
 
-async def test_what_an_instance_does_not_use_goes_to_the_others(store: Store) -> None:
+async def test_unused_units_of_an_instance_go_to_the_others(store: Store) -> None:
     name, bounds = operation(), Bounds(concurrency=4, rate=Rate(8, HOUR_MS))
     async with (
         Limiter(store.limits, "in_a", SystemClock(), round_s=0.02) as first,
@@ -189,7 +189,7 @@ async def test_what_an_instance_does_not_use_goes_to_the_others(store: Store) ->
         assert await wait_until(whole, 15, "the other instance has all slots")
 
 
-async def test_end_of_an_instance_gives_everything_back(store: Store) -> None:
+async def test_end_of_an_instance_returns_its_slots_and_units(store: Store) -> None:
     name, bounds = operation(), Bounds(concurrency=4, rate=Rate(8, HOUR_MS))
     async with Limiter(store.limits, "in_a", SystemClock()) as first:
         limit = first.open(name, bounds)
@@ -205,7 +205,7 @@ async def test_end_of_an_instance_gives_everything_back(store: Store) -> None:
         assert refused.kind == "rate_limit"
 
 
-async def test_store_that_is_away_is_said_to_whoever_has_to_ask_it(store: Store) -> None:
+async def test_unavailable_store_is_an_error_only_for_requests_that_need_it(store: Store) -> None:
     port = Counted(store)
     async with Limiter(port, "in_a", SystemClock()) as limiter:
         limit = limiter.open(operation(), Bounds(concurrency=2))
@@ -217,7 +217,7 @@ async def test_store_that_is_away_is_said_to_whoever_has_to_ask_it(store: Store)
         assert limit.enter_now()
 
 
-async def test_bounds_can_change_while_calls_are_under_way(store: Store) -> None:
+async def test_bounds_can_change_during_running_calls(store: Store) -> None:
     async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
         limit = limiter.open(operation(), Bounds())
         assert [limit.enter_now() for _ in range(3)] == [True] * 3
@@ -230,7 +230,7 @@ async def test_bounds_can_change_while_calls_are_under_way(store: Store) -> None
         assert limit.enter_now()
 
 
-async def test_call_that_its_rate_refuses_keeps_no_slot(store: Store) -> None:
+async def test_call_refused_by_its_rate_holds_no_slot(store: Store) -> None:
     async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
         limit = limiter.open(operation(), Bounds(concurrency=9, rate=Rate(1, HOUR_MS)))
         assert await limit.enter() is None
@@ -243,7 +243,7 @@ async def test_call_that_its_rate_refuses_keeps_no_slot(store: Store) -> None:
         assert limit.used == 0
 
 
-async def test_each_request_is_told_of_whether_its_caller_is_bounded_or_not(store: Store) -> None:
+async def test_each_request_is_reported_for_bounded_and_unbounded_callers(store: Store) -> None:
     seen: list[str] = []
     async with Limiter(store.limits, operation(), SystemClock()) as limiter:
         gate = Gate(limiter, {"jo": Bounds(concurrency=1)}, on_seen=lambda who: seen.append(who.id))
@@ -262,7 +262,7 @@ async def test_each_caller_has_the_bounds_of_its_own_name_before_and_after_a_rel
         gate = Gate(limiter, {"jo": one, "is:": other})
 
         async def count_let_in(most: int) -> list[int]:
-            """How many calls of each caller are let in at once; none of them stays."""
+            """Returns how many calls of each caller are admitted at once; releases them all."""
             counts: list[int] = []
             for caller in callers:
                 entered: list[AdmittedRequest] = []

@@ -1,4 +1,4 @@
-"""A whole gateway over one real engine, a scripted peer, and a webhook receiver on loopback."""
+"""Fixture: a whole gateway over one real engine, a scripted peer, and a webhook receiver on loopback."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ __all__ = ["engine_server", "rig", "started_legs"]
 
 @pytest.fixture
 async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    """Push is on, and the receiver is on the allow-list."""
+    """A rig with push enabled and the receiver on the allow-list."""
     async with run_rig(engine_server.url, tmp_path) as started:
         yield started

@@ -1,4 +1,4 @@
-"""The gateway as ``passerelle serve`` puts it together, in this process, and what a test does with it."""
+"""The gateway as ``passerelle serve`` assembles it, in this process, and the actions of a test."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WITHIN_S: Final = 10.0
 
 @dataclass
 class Rig:
-    """What a test has in its hands; ``restart`` gives it another gateway over the same store."""
+    """The gateway, the peer and the receiver; ``restart`` starts another gateway over the same store."""
 
     settings: Settings
     peer: ScriptedPeer
@@ -60,7 +60,7 @@ class Rig:
     _sent: int = 0
 
     async def start(self) -> None:
-        """A gateway that serves."""
+        """Starts a serving gateway."""
         stack = self._instance = AsyncExitStack()
         self.gateway = await stack.enter_async_context(open_gateway(self.settings))
         access = Access(self.settings, (Secret(self.token),), SystemClock())
@@ -79,31 +79,31 @@ class Rig:
         )
 
     async def stop(self) -> None:
-        """Ends the gateway in good order."""
+        """Shuts the gateway down in order."""
         await self._instance.aclose()
 
     async def restart(self, **changes: object) -> None:
-        """Another gateway, with other settings where ``changes`` say so."""
+        """Starts another gateway; ``changes`` override settings."""
         await self.stop()
         self.settings = self.settings.model_copy(update=changes)
         await self.start()
 
-    # ------------------------------------------------------------ what callers do
+    # ------------------------------------------------------------ actions of callers
 
     async def call(self, method: str, params: JsonObject, **headers: str) -> Answer:
-        """The answer of a JSON-RPC call."""
+        """Returns the response of a JSON-RPC call."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         response = await self.http.post("/agents/echo", json=body, headers=headers)
         return cast("Answer", response.json())
 
     async def do(self, method: str, params: JsonObject, **headers: str) -> Answer:
-        """The result of a call that succeeds."""
+        """Returns the result of a call that succeeds."""
         answer = await self.call(method, params, **headers)
         assert "error" not in answer, answer
         return cast("Answer", answer["result"])
 
     async def refuse(self, method: str, params: JsonObject, **headers: str) -> Answer:
-        """The error of a call that fails."""
+        """Returns the error of a call that fails."""
         answer = await self.call(method, params, **headers)
         assert "result" not in answer, answer
         return cast("Answer", answer["error"])
@@ -111,7 +111,7 @@ class Rig:
     def message(
         self, text: str, *, push: Mapping[str, Json] | None = None, **members: Json
     ) -> JsonObject:
-        """SendMessage params that return at once; ``push`` is a config that comes with them."""
+        """Returns params of a non-blocking SendMessage; ``push`` is its push config."""
         self._sent += 1
         message: JsonObject = {
             "messageId": f"m-{self._sent}",
@@ -125,34 +125,34 @@ class Rig:
         return {"message": message, "configuration": configuration}
 
     async def begin(self, text: str, *, push: Mapping[str, Json] | None = None) -> str:
-        """A task that has been shown; its id."""
+        """Starts a task; returns its id."""
         return str((await self.do("SendMessage", self.message(text, push=push)))["task"]["id"])
 
     async def hook(self, task: str, path: str = "/hook", **members: Json) -> Answer:
-        """A push config of a task that leads to a path of the receiver."""
+        """Sets a push config of a task for a path of the receiver."""
         params: JsonObject = {"taskId": task, "url": self.receiver.url + path, **members}
         return await self.do("CreateTaskPushNotificationConfig", params)
 
     async def held_task(self) -> str:
-        """A task whose peer says nothing more before it is released."""
+        """Starts a task whose peer waits until it is released."""
         self.peer.hold()
         self.peer.release(1)
         return await self.begin("chunks 3")
 
-    # ------------------------------------------------------------ what is stored
+    # ------------------------------------------------------------ stored state
 
     async def session_of(self, task: str) -> StreamRef:
-        """The stream that a task stands in."""
+        """Returns the session stream of a task."""
         response = await self.http.get(f"/v1/tasks/{task}")
         return StreamRef(StreamKind.SESSION, str(response.json()["sessionId"]))
 
     async def target(self, task: str, config: str) -> Target | None:
-        """The target of a config."""
+        """Returns the delivery target of a config."""
         stream = await self.session_of(task)
         return await self.gateway.store.targets.find(stream, f"push:{task}:{config}")
 
     async def until_state(self, task: str, config: str, state: str) -> Target | None:
-        """The target, once it is in a state; ``gone`` when there is none."""
+        """Waits until the target is in a state (``gone``: does not exist); returns it."""
 
         async def look() -> bool:
             found = await self.target(task, config)
@@ -162,24 +162,24 @@ class Rig:
         return await self.target(task, config)
 
     async def deliveries(self, **headers: str) -> list[Answer]:
-        """What fails, as ``/v1`` lists it."""
+        """Returns the failing deliveries that ``/v1`` lists."""
         response = await self.http.get("/v1/deliveries", headers=headers)
         assert response.status_code == 200, response.text
         return cast("list[Answer]", response.json()["deliveries"])
 
     async def types(self, task: str) -> list[str]:
-        """Classes of the events in the stream of a task."""
+        """Returns the event types in the session of a task."""
         page = await self.gateway.store.log.read_page(await self.session_of(task), 0)
         return [entry.type for entry in page]
 
     @property
     def engine_url(self) -> str:
-        """Where its engine is."""
+        """The URL of the engine."""
         assert self.settings.redis_url is not None
         return self.settings.redis_url.get_secret_value()
 
     def come_due(self) -> None:
-        """Ends the claims that a gateway has left behind, as if their time had passed."""
+        """Makes all target rows due, as if the claims of a stopped gateway had expired."""
         url = self.engine_url
         for shard in ALL_SHARDS:
             for member in cast("list[bytes]", ask(url, "ZRANGE", keys.due(shard), 0, -1)):
@@ -187,14 +187,14 @@ class Rig:
                     ask(url, "ZADD", keys.due(shard), "XX", 0, member.decode())
 
     def counted(self, outcome: str) -> float:
-        """A counter of deliveries."""
+        """Returns the delivery counter of an outcome."""
         sample = self.gateway.metrics.registry.get_sample_value
         return sample("passerelle_deliveries_total", {"kind": "push", "outcome": outcome}) or 0.0
 
 
 @asynccontextmanager
 async def run_rig(url: str, folder: Path, **changes: object) -> AsyncGenerator[Rig]:
-    """A rig over an engine; ``changes`` are settings."""
+    """Runs a rig over an engine; ``changes`` override settings."""
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(ScriptedPeer("echo"))
         receiver = await stack.enter_async_context(WebhookReceiver())

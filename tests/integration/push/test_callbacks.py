@@ -1,4 +1,4 @@
-"""Peers that call back: a call that holds has the gateway ask, and every other one finds nothing there."""
+"""Callbacks from peers: a valid one makes the gateway poll the task, every other one is not found."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 PUBLIC = "https://gw.example.com"
-TELL = "CreateTaskPushNotificationConfig"
+SET_CONFIG = "CreateTaskPushNotificationConfig"
 SEEN = {"state": "TASK_STATE_COMPLETED"}
 
 
 @dataclass
 class Called:
-    """A task at a peer that calls back, and what the peer was told to call with."""
+    """A task at a peer that calls back, and the callback config that the peer received."""
 
     rig: Rig
     task: str
@@ -40,18 +40,18 @@ class Called:
 
     @property
     def path(self) -> str:
-        """Where to call."""
+        """The path of the callback URL."""
         return urlsplit(str(self.config["url"])).path
 
     @property
     def token(self) -> dict[str, str]:
-        """The header that makes a call hold."""
+        """The header that authenticates a callback."""
         return {"X-A2A-Notification-Token": str(self.config["token"])}
 
     async def post(
         self, path: str | None = None, headers: dict[str, str] | None = None, body: object = None
     ) -> httpx.Response:
-        """A call, right in everything that is not given."""
+        """Posts a callback that is valid except for the given parts."""
         content = {"task": {"id": self.remote, "status": SEEN}} if body is None else body
         async with httpx.AsyncClient(base_url=self.rig.http.base_url) as http:
             return await http.post(
@@ -61,11 +61,11 @@ class Called:
             )
 
     def asked(self) -> int:
-        """How often the peer was asked for its task."""
+        """Counts the peer's GetTask requests."""
         return self.rig.peer.count("GetTask")
 
     async def state(self) -> str:
-        """The state of the task as its owner sees it."""
+        """Returns the state of the task as its owner sees it."""
         return str((await self.rig.do("GetTask", {"id": self.task}))["status"]["state"])
 
 
@@ -73,7 +73,7 @@ class Called:
 async def called(
     engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Called]:
-    """The gateway would ask by itself once a minute, so that what a call does shows."""
+    """The gateway polls only once a minute, so the effect of a callback shows."""
     patient = partial(Timeouts, poll_s=60.0, poll_max_s=60.0)
     monkeypatch.setattr("passerelle.gateway.assembly.Timeouts", patient)
     async with run_rig(engine_server.url, tmp_path, public_url=PUBLIC) as rig:
@@ -81,7 +81,7 @@ async def called(
 
 
 async def begin(rig: Rig, capabilities: JsonObject) -> Called:
-    """A task that the peer has taken and goes on with when it is released."""
+    """Starts a task that the peer continues when it is released."""
     rig.peer.card = {**rig.peer.card, "capabilities": capabilities}
     rig.peer.subscribes = False
     rig.peer.hold()
@@ -93,7 +93,7 @@ async def begin(rig: Rig, capabilities: JsonObject) -> Called:
     return Called(rig, task, remote, configuration.get("taskPushNotificationConfig", {}))
 
 
-async def test_peer_that_cannot_stream_is_told_to_call_back_and_its_call_is_followed_by_a_question(
+async def test_peer_without_streaming_gets_a_callback_config_and_its_callback_makes_the_gateway_poll(
     called: Called,
 ) -> None:
     assert called.config["url"].startswith(f"{PUBLIC}/callbacks/run_")
@@ -117,14 +117,14 @@ async def test_peer_that_cannot_stream_is_told_to_call_back_and_its_call_is_foll
     assert called.asked() == asked + 1
 
 
-async def test_bearer_holds_as_well_and_a_repeat_does_no_harm(called: Called) -> None:
+async def test_bearer_token_is_valid_as_well_and_a_repeat_is_harmless(called: Called) -> None:
     bearer = {"Authorization": f"Bearer {called.config['token']}"}
     for _ in range(3):
         assert (await called.post(headers=bearer)).status_code == 202
 
 
 def spoil(called: Called, wrong: str) -> tuple[str, dict[str, str], object]:
-    """Path, headers and body of a call that is right but for one thing."""
+    """Returns path, headers and body of a callback that is invalid in one respect."""
     base, run, nonce = called.path.rsplit("/", 2)
     body: object = {"task": {"id": called.remote, "status": SEEN}}
     right = (called.path, called.token)
@@ -146,9 +146,7 @@ def spoil(called: Called, wrong: str) -> tuple[str, dict[str, str], object]:
 @pytest.mark.parametrize(
     "wrong", ["token", "no token", "nonce", "run", "no run", "task", "no task", "body", "size"]
 )
-async def test_call_that_does_not_hold_finds_nothing_and_does_nothing(
-    called: Called, wrong: str
-) -> None:
+async def test_invalid_callback_is_not_found_and_has_no_effect(called: Called, wrong: str) -> None:
     await wait_until(lambda: called.asked() > 0, 10, "the driver has looked once")
     asked = called.asked()
     answer = await called.post(*spoil(called, wrong))
@@ -164,16 +162,16 @@ async def test_only_hashes_are_stored(called: Called) -> None:
     assert {nonce, called.config["token"]}.isdisjoint({kept.nonce, kept.token})
 
 
-async def test_calls_that_come_too_often_are_not_looked_at(called: Called) -> None:
+async def test_callbacks_over_the_rate_are_not_looked_up(called: Called) -> None:
     strange = f"/callbacks/{SystemIds().mint('run', shard_of(called.task))}/x"
     answers = await asyncio.gather(*(called.post(strange) for _ in range(4 * PER_SECOND)))
     statuses = {answer.status_code for answer in answers}
-    # Nothing is looked up for those beyond the bound, so they cannot be told from calls that hold.
+    # Those over the rate are answered without a look-up, so they do not differ from valid ones.
     assert 404 in statuses
     assert 202 in statuses
 
 
-async def test_names_that_are_no_ids_are_not_kept(called: Called) -> None:
+async def test_malformed_run_ids_are_not_cached(called: Called) -> None:
     callbacks = called.rig.gateway.parts.dispatch.callbacks
     assert callbacks is not None
     name = "a" * 60_000
@@ -191,7 +189,7 @@ async def test_names_that_are_no_ids_are_not_kept(called: Called) -> None:
         (PUBLIC, {"streaming": True, "pushNotifications": True}),
     ],
 )
-async def test_peer_is_told_nothing_where_it_cannot_call_or_streams_anyway(
+async def test_peer_that_cannot_call_back_or_streams_gets_no_callback_config(
     engine_server: Server,
     tmp_path: Path,
     anyio_backend: str,
@@ -203,7 +201,7 @@ async def test_peer_is_told_nothing_where_it_cannot_call_or_streams_anyway(
         assert called.config == {}
 
 
-async def test_peer_whose_stream_is_gone_is_told_to_call_back_instead(
+async def test_peer_gets_a_callback_config_after_its_stream_broke(
     engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = partial(Timeouts, poll_s=60.0, poll_max_s=60.0)
@@ -211,10 +209,10 @@ async def test_peer_whose_stream_is_gone_is_told_to_call_back_instead(
     async with run_rig(engine_server.url, tmp_path, public_url=PUBLIC) as rig:
         called = await begin(rig, {"streaming": True, "pushNotifications": True})
         rig.peer.cut()
-        await wait_until(lambda: rig.peer.count(TELL), 10, "the peer is told where to call")
-        (told,) = [one.params for one in rig.peer.requests if one.method == TELL]
-        assert told["taskId"] == called.remote
-        called = replace(called, config=told)
+        await wait_until(lambda: rig.peer.count(SET_CONFIG), 10, "the peer receives the config")
+        (sent_config,) = [one.params for one in rig.peer.requests if one.method == SET_CONFIG]
+        assert sent_config["taskId"] == called.remote
+        called = replace(called, config=sent_config)
         rig.peer.release_all()
         await wait_until(
             lambda: rig.peer.tasks[called.remote].state == "COMPLETED", 10, "the peer is done"

@@ -1,4 +1,4 @@
-"""Push configs: kept by (task, config id), for the owner of the task, with their secrets sealed."""
+"""Push configs: stored by (task, config id), for the owner of the task, with their secrets sealed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELETE = "DeleteTaskPushNotificationConfig"
 SECRETS = {"token": "t0ken", "authentication": {"scheme": "Bearer", "credentials": "s3cret"}}
 
 
-async def test_config_is_kept_under_the_id_it_was_given_and_read_back_whole(rig: Rig) -> None:
+async def test_config_is_stored_under_the_given_id_and_read_back_completely(rig: Rig) -> None:
     task = await rig.held_task()
     made = await rig.hook(task, id="mine", **SECRETS)  # type: ignore[arg-type]
     assert made == {"taskId": task, "id": "mine", "url": f"{rig.receiver.url}/hook", **SECRETS}
@@ -28,7 +28,7 @@ async def test_config_is_kept_under_the_id_it_was_given_and_read_back_whole(rig:
     assert await rig.do(LIST, {"taskId": task}) == {"configs": [made], "nextPageToken": ""}
 
 
-async def test_secrets_are_sealed_in_the_store_and_never_in_the_clear(rig: Rig) -> None:
+async def test_secrets_are_sealed_in_the_store(rig: Rig) -> None:
     task = await rig.held_task()
     await rig.hook(task, id="mine", **SECRETS)  # type: ignore[arg-type]
     (loaded,) = await rig.gateway.store.log.load([EntityRef(EntityKind.TASK, task)])
@@ -38,7 +38,7 @@ async def test_secrets_are_sealed_in_the_store_and_never_in_the_clear(rig: Rig) 
     assert b"s3cret" not in stored
 
 
-async def test_config_without_an_id_gets_one_and_two_of_them_are_two(rig: Rig) -> None:
+async def test_config_without_an_id_gets_a_new_one_each_time(rig: Rig) -> None:
     task = await rig.held_task()
     first, second = await rig.hook(task), await rig.hook(task)
     assert first["id"] != second["id"]
@@ -46,7 +46,7 @@ async def test_config_without_an_id_gets_one_and_two_of_them_are_two(rig: Rig) -
     assert [one["id"] for one in listed["configs"]] == sorted([first["id"], second["id"]])
 
 
-async def test_repeat_of_a_request_makes_no_second_config(rig: Rig) -> None:
+async def test_repeated_request_creates_no_second_config(rig: Rig) -> None:
     task = await rig.held_task()
     params = {"taskId": task, "url": rig.receiver.url}
     key = {"Idempotency-Key": "once"}
@@ -64,7 +64,7 @@ async def test_same_id_on_two_tasks_is_two_configs(rig: Rig) -> None:
     assert (await rig.do(GET, {"taskId": two, "id": "same"}))["url"].endswith("/two")
 
 
-async def test_delete_is_idempotent_and_what_was_deleted_is_not_found(rig: Rig) -> None:
+async def test_delete_is_idempotent_and_a_deleted_config_is_not_found(rig: Rig) -> None:
     task = await rig.held_task()
     await rig.hook(task, id="mine")
     for _ in range(2):
@@ -74,7 +74,7 @@ async def test_delete_is_idempotent_and_what_was_deleted_is_not_found(rig: Rig) 
     assert await rig.target(task, "mine") is None
 
 
-async def test_eleventh_config_of_a_task_is_refused_and_a_replacement_is_none(rig: Rig) -> None:
+async def test_eleventh_config_of_a_task_is_refused_and_a_replacement_accepted(rig: Rig) -> None:
     task = await rig.held_task()
     for number in range(10):
         await rig.hook(task, id=f"c{number}")
@@ -85,7 +85,7 @@ async def test_eleventh_config_of_a_task_is_refused_and_a_replacement_is_none(ri
     assert (await rig.do(GET, {"taskId": task, "id": "c3"}))["url"].endswith("/new")
 
 
-async def test_list_goes_in_pages(rig: Rig) -> None:
+async def test_list_is_paged(rig: Rig) -> None:
     task = await rig.held_task()
     for number in range(5):
         await rig.hook(task, id=f"c{number}")
@@ -99,7 +99,7 @@ async def test_list_goes_in_pages(rig: Rig) -> None:
     assert token == ""
 
 
-async def test_task_of_another_is_as_unknown_as_one_that_never_was(rig: Rig) -> None:
+async def test_task_of_another_owner_equals_an_unknown_one(rig: Rig) -> None:
     task = await rig.held_task()
     await rig.hook(task, id="mine")
     stranger = {"Authorization": "Bearer other-key"}
@@ -115,7 +115,7 @@ async def test_task_of_another_is_as_unknown_as_one_that_never_was(rig: Rig) -> 
     assert (await rig.do(GET, {"taskId": task, "id": "mine"}))["id"] == "mine"
 
 
-async def test_config_on_a_task_that_has_ended_is_kept_and_gets_nothing(rig: Rig) -> None:
+async def test_config_on_an_ended_task_is_stored_and_gets_nothing(rig: Rig) -> None:
     done = (await rig.do("SendMessage", {"message": rig.message("echo done")["message"]}))["task"]
     await rig.hook(done["id"], id="late")
     assert (await rig.do(GET, {"taskId": done["id"], "id": "late"}))["id"] == "late"
@@ -123,7 +123,7 @@ async def test_config_on_a_task_that_has_ended_is_kept_and_gets_nothing(rig: Rig
     assert rig.receiver.notices == []
 
 
-async def test_config_on_a_task_that_has_ended_gets_the_final_task_where_that_is_wanted(
+async def test_config_on_an_ended_task_gets_the_final_task_if_configured(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> None:
     webhooks = WebhookSettings(allow=("http://127.0.0.1:*",), deliver_final=True)
@@ -149,9 +149,7 @@ async def test_config_on_a_task_that_has_ended_gets_the_final_task_where_that_is
         ("http://10.0.0.1/", "not on the allow-list"),
     ],
 )
-async def test_address_that_may_not_be_called_is_refused_when_it_is_set(
-    rig: Rig, url: str, why: str
-) -> None:
+async def test_forbidden_address_is_refused_when_it_is_set(rig: Rig, url: str, why: str) -> None:
     task = await rig.held_task()
     error = await rig.refuse(CREATE, {"taskId": task, "url": url})
     assert error["code"] == -32602
@@ -163,7 +161,7 @@ async def test_address_that_may_not_be_called_is_refused_when_it_is_set(
     assert rig.peer.count("SendStreamingMessage") + rig.peer.count("SendMessage") == sent
 
 
-async def test_without_a_key_push_is_off_and_says_so(
+async def test_without_a_secret_key_push_is_off_with_a_clear_error(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> None:
     async with run_rig(engine_server.url, tmp_path, secret_key=None) as rig:
@@ -181,7 +179,7 @@ async def test_without_a_key_push_is_off_and_says_so(
         assert (await rig.refuse("SendMessage", inline))["code"] == -32003
 
 
-async def test_config_lives_through_a_restart(rig: Rig) -> None:
+async def test_config_survives_a_restart(rig: Rig) -> None:
     task = await rig.held_task()
     made = await rig.hook(task, id="mine", **SECRETS)  # type: ignore[arg-type]
     await rig.restart()
@@ -200,7 +198,7 @@ async def test_http_json_has_the_same_configs(rig: Rig) -> None:
     assert (await rig.http.get(f"{base}/mine")).status_code == 404
 
 
-async def test_card_says_whether_push_is_on(rig: Rig) -> None:
+async def test_card_shows_whether_push_is_on(rig: Rig) -> None:
     for key, is_on in ((rig.settings.secret_key, True), (None, False)):
         await rig.restart(secret_key=key)
         card = (await rig.http.get("/agents/echo/.well-known/agent-card.json")).json()

@@ -1,4 +1,4 @@
-"""Deliveries: every frame in order, exactly as stored, whatever the receiver and the gateway go through."""
+"""Deliveries: every frame in order and exactly as stored, across failures of the receiver and the gateway."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again after milliseconds; how long the pauses are is tested where they are judged."""
+    """Retries after milliseconds; the length of the pauses has its own tests."""
     monkeypatch.setattr(retries, "FIRST_PAUSE_MS", 5)
 
 
 async def frames_of(rig: Rig, task: str) -> list[bytes]:
-    """What readers of the task's stream got."""
+    """Returns the frames that readers of the task's stream receive."""
     page = await rig.gateway.store.log.read_page(await rig.session_of(task), 0)
     return [
         entry.data[entry.frame[0] : entry.frame[0] + entry.frame[1]]
@@ -49,13 +49,13 @@ async def frames_of(rig: Rig, task: str) -> list[bytes]:
 
 
 def last_state(notice: Notice) -> str:
-    """The state that a notice tells of; "" for one about an artifact."""
+    """Returns the state in a notice; "" for one about an artifact."""
     body: dict[str, Any] = notice.body
     (holder,) = body.values()
     return str(holder.get("status", {}).get("state", ""))
 
 
-async def test_receiver_gets_the_stored_frames_in_their_order_from_the_first_one_on(
+async def test_receiver_gets_the_stored_frames_in_order_from_the_first_on(
     rig: Rig,
 ) -> None:
     task = await rig.begin("chunks 4", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
@@ -69,7 +69,7 @@ async def test_receiver_gets_the_stored_frames_in_their_order_from_the_first_one
 
 
 @pytest.mark.requirement("CMD-10", "LT-12")
-async def test_webhook_of_a_task_that_failed_hears_nothing_of_its_rerun(rig: Rig) -> None:
+async def test_webhook_of_a_failed_task_gets_nothing_of_its_retry(rig: Rig) -> None:
     async def fail(turn: Turn) -> None:
         await turn.status("WORKING")
         await turn.status("FAILED", "no index")
@@ -77,7 +77,7 @@ async def test_webhook_of_a_task_that_failed_hears_nothing_of_its_rerun(rig: Rig
     rig.peer.next(fail)
     task = await rig.begin("go", push={"url": f"{rig.receiver.url}/first", "id": "mine"})
     await rig.until_state(task, "mine", "gone")
-    told = len(rig.receiver.at("/first"))
+    delivered = len(rig.receiver.at("/first"))
     rig.peer.hold()
     answer = await rig.http.post(f"/v1/tasks/{task}/retry", json={"reason": "the index is back"})
     assert answer.status_code == 202, answer.text
@@ -85,18 +85,18 @@ async def test_webhook_of_a_task_that_failed_hears_nothing_of_its_rerun(rig: Rig
     await rig.hook(again, "/second", id="mine")
     rig.peer.release_all()
     await rig.until_state(again, "mine", "gone")
-    heard = rig.receiver.at("/second")
-    assert last_state(heard[-1]) == "TASK_STATE_COMPLETED"
-    assert all(again.encode() in notice.raw for notice in heard)
-    assert len(rig.receiver.at("/first")) == told
+    received = rig.receiver.at("/second")
+    assert last_state(received[-1]) == "TASK_STATE_COMPLETED"
+    assert all(again.encode() in notice.raw for notice in received)
+    assert len(rig.receiver.at("/first")) == delivered
     kept = await rig.do("GetTaskPushNotificationConfig", {"taskId": task, "id": "mine"})
     assert kept["url"].endswith("/first")
     assert (await rig.do("GetTask", {"id": task}))["status"]["state"] == "TASK_STATE_FAILED"
 
 
 @pytest.mark.requirement("LT-7")
-async def test_running_task_is_got_followed_listed_stopped_and_told_of(rig: Rig) -> None:
-    """The five things that a task is good for, on one task that runs."""
+async def test_running_task_is_read_followed_listed_cancelled_and_delivered(rig: Rig) -> None:
+    """The five ways to use a task, on one running task."""
     task = await rig.held_task()
     await rig.hook(task, id="mine")
     assert (await rig.do("GetTask", {"id": task}))["status"]["state"] in {
@@ -125,7 +125,9 @@ async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
             return
 
 
-async def test_headers_say_what_it_is_and_bring_the_credentials_of_the_config(rig: Rig) -> None:
+async def test_headers_identify_the_delivery_and_carry_the_credentials_of_the_config(
+    rig: Rig,
+) -> None:
     config: dict[str, Any] = {
         "url": f"{rig.receiver.url}/hook?x=1",
         "id": "my hook",
@@ -144,7 +146,7 @@ async def test_headers_say_what_it_is_and_bring_the_credentials_of_the_config(ri
     assert "X-Passerelle-Signature" not in first.headers
 
 
-async def test_config_that_is_set_later_gets_what_comes_after_it(rig: Rig) -> None:
+async def test_config_set_later_gets_the_frames_after_it(rig: Rig) -> None:
     task = await rig.held_task()
     before = len(await frames_of(rig, task))
     await rig.hook(task, id="mine")
@@ -155,7 +157,7 @@ async def test_config_that_is_set_later_gets_what_comes_after_it(rig: Rig) -> No
     assert 0 < before < len(frames)
 
 
-async def test_config_that_comes_with_a_message_to_a_task_tells_of_its_answer(rig: Rig) -> None:
+async def test_config_sent_with_a_message_to_a_task_gets_its_answer(rig: Rig) -> None:
     task = await rig.begin("ask Which?")
     await wait_until(lambda: rig.peer.count("SendStreamingMessage") == 1, 15, "the peer was asked")
 
@@ -167,11 +169,11 @@ async def test_config_that_comes_with_a_message_to_a_task_tells_of_its_answer(ri
     push = {"url": f"{rig.receiver.url}/hook"}
     await rig.do("SendMessage", rig.message("that one", push=push, taskId=task))
 
-    def is_told() -> bool:
+    def is_delivered() -> bool:
         taken = rig.receiver.taken("/hook")
         return bool(taken) and last_state(taken[-1]) == "TASK_STATE_COMPLETED"
 
-    await wait_until(is_told, 10, "the receiver knows the end")
+    await wait_until(is_delivered, 10, "the receiver knows the end")
 
 
 @pytest.mark.usefixtures("quick")
@@ -185,7 +187,7 @@ async def test_order_per_task_holds_under_failures_and_each_event_is_confirmed_o
     assert [notice.raw for notice in taken] == await frames_of(rig, task)
     everything = [notice.raw for notice in rig.receiver.at("/hook")]
     assert len(everything) == len(taken) + 4
-    # A repeat is the event that failed, and nothing comes between.
+    # A repeat is the failed event, with nothing in between.
     assert [raw for at, raw in enumerate(everything) if raw not in everything[:at]] == [
         notice.raw for notice in taken
     ]
@@ -195,7 +197,7 @@ async def test_order_per_task_holds_under_failures_and_each_event_is_confirmed_o
     assert (sample("passerelle_delivery_seconds_sum", {"kind": "push"}) or 0) > 0
 
 
-async def test_slow_receiver_holds_back_only_itself(rig: Rig) -> None:
+async def test_slow_receiver_delays_only_itself(rig: Rig) -> None:
     rig.receiver.held.add("/slow")
     async with WebhookReceiver() as other:
         task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/slow", "id": "slow"})
@@ -225,7 +227,8 @@ async def test_kill_between_send_and_settle_repeats_one_delivery_with_the_same_e
     await asyncio.wait_for(died.wait(), 10)
     assert len(rig.receiver.notices) == 1
     await rig.stop()
-    # While no gateway shares the loop, which this holds: a claim whose answer is read too late hides its row for 10 s.
+    # No gateway may share the loop, which this call blocks: a claim whose reply is read too late hides its row for 10
+    # s.
     rig.come_due()
     await rig.start()
     await rig.until_state(task, "mine", "gone")
@@ -235,7 +238,7 @@ async def test_kill_between_send_and_settle_repeats_one_delivery_with_the_same_e
     assert first.event_id == second.event_id
 
 
-async def test_refusals_end_in_a_dead_letter_that_is_tried_again_from_its_cursor(
+async def test_refusals_end_in_a_dead_letter_that_is_retried_from_its_cursor(
     rig: Rig, quick: None
 ) -> None:
     rig.receiver.answer("/hook", 200, 404, 404, 404)
@@ -255,7 +258,7 @@ async def test_refusals_end_in_a_dead_letter_that_is_tried_again_from_its_cursor
     assert await rig.deliveries() == []
 
 
-async def test_receiver_that_is_gone_is_given_up_at_once(rig: Rig) -> None:
+async def test_receiver_that_answers_gone_is_given_up_at_once(rig: Rig) -> None:
     rig.receiver.answer("/hook", 410)
     task = await rig.begin("chunks 3", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
     dead = await rig.until_state(task, "mine", "dead")
@@ -276,10 +279,10 @@ async def test_redirect_is_refused_and_not_followed(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_name_that_leads_to_a_private_address_is_refused_when_it_is_connected_to(
+async def test_name_resolving_to_a_private_address_is_refused_on_connect(
     engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list allows every name, and so vouches for none."""
+    """The allow-list has a wildcard and so exempts no name from the address check."""
     sender = partial(WebhookSender, resolver=Inside())
     monkeypatch.setattr("passerelle.gateway.assembly.WebhookSender", sender)
     webhooks = WebhookSettings(allow=("http://*:*",))
@@ -293,7 +296,7 @@ async def test_name_that_leads_to_a_private_address_is_refused_when_it_is_connec
 
 
 @pytest.mark.usefixtures("quick")
-async def test_dead_origin_is_not_tried_by_every_target(rig: Rig) -> None:
+async def test_open_breaker_of_an_origin_is_shared_by_its_targets(rig: Rig) -> None:
     rig.receiver.answer("/a", *[503] * 5)
     task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/a", "id": "mine"})
     await wait_until(lambda: rig.counted("busy") == 5, 10, "the breaker opens")
@@ -316,7 +319,7 @@ async def test_dead_origin_is_not_tried_by_every_target(rig: Rig) -> None:
     assert (refused.status_code, refused.json()["field"]) == (400, "pageToken")
 
 
-async def test_delivery_waits_for_a_replica_where_there_are_any(rig: Rig) -> None:
+async def test_delivery_waits_for_replication_when_there_are_replicas(rig: Rig) -> None:
     nodes = rig.gateway.store.nodes.all
     rig.peer.hold()
     rig.peer.release(1)
@@ -336,7 +339,7 @@ async def test_delivery_waits_for_a_replica_where_there_are_any(rig: Rig) -> Non
 
 
 @pytest.mark.usefixtures("quick")
-async def test_address_that_is_not_allowed_any_more_is_given_up(rig: Rig) -> None:
+async def test_address_no_longer_allowed_is_given_up(rig: Rig) -> None:
     task = await rig.held_task()
     await rig.hook(task, id="mine")
     await rig.restart(webhooks=WebhookSettings(allow=("https://elsewhere.example",)))
@@ -348,7 +351,7 @@ async def test_address_that_is_not_allowed_any_more_is_given_up(rig: Rig) -> Non
 
 
 @pytest.mark.usefixtures("quick")
-async def test_secrets_whose_key_is_lost_are_masked_and_nothing_is_sent_without_them(
+async def test_secrets_with_a_lost_key_are_masked_and_nothing_is_sent_without_them(
     rig: Rig,
 ) -> None:
     task = await rig.held_task()
@@ -363,7 +366,7 @@ async def test_secrets_whose_key_is_lost_are_masked_and_nothing_is_sent_without_
     assert rig.receiver.notices == []
 
 
-async def test_config_that_is_deleted_gets_nothing_more(rig: Rig) -> None:
+async def test_deleted_config_gets_nothing_more(rig: Rig) -> None:
     task = await rig.held_task()
     await rig.hook(task, id="mine")
     await rig.hook(task, "/other", id="other")
@@ -375,13 +378,13 @@ async def test_config_that_is_deleted_gets_nothing_more(rig: Rig) -> None:
 
 
 async def retry(rig: Rig) -> None:
-    """Tries the one dead letter again."""
+    """Retries the one dead letter."""
     (listed,) = await rig.deliveries()
     answer = await rig.http.post("/v1/deliveries/retry", json={"delivery": listed["delivery"]})
     assert answer.status_code == 202, answer.text
 
 
-async def test_receiver_far_behind_gets_one_task_in_place_of_the_events(rig: Rig) -> None:
+async def test_receiver_far_behind_gets_one_task_instead_of_the_events(rig: Rig) -> None:
     rig.receiver.answer("/hook", 410)
     task = await rig.begin("chunks 150", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
     await rig.until_state(task, "mine", "dead")
@@ -400,7 +403,7 @@ async def test_receiver_far_behind_gets_one_task_in_place_of_the_events(rig: Rig
     assert whole.event_id.startswith("whole.")
 
 
-async def test_stream_trimmed_below_a_target_gives_it_a_task_and_then_what_follows(
+async def test_trimmed_stream_gives_a_target_the_task_and_then_the_later_frames(
     rig: Rig,
 ) -> None:
     rig.receiver.answer("/hook", 410)
@@ -432,7 +435,7 @@ async def test_stream_trimmed_below_a_target_gives_it_a_task_and_then_what_follo
     assert len(rest) == len(await frames_of(rig, task)) - before > 0
 
 
-async def test_message_only_answer_is_told_and_leaves_no_target(rig: Rig) -> None:
+async def test_message_only_answer_is_delivered_and_leaves_no_target(rig: Rig) -> None:
     params = rig.message("message hi", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
     answer = await rig.do("SendMessage", params)
     assert "message" in answer
@@ -454,7 +457,7 @@ async def _tasks_of(rig: Rig) -> list[str]:
     return [ref.id for ref in refs if ref.kind is EntityKind.TASK]
 
 
-async def test_receiver_of_protocol_0_3_gets_the_task_in_the_form_that_it_knows(rig: Rig) -> None:
+async def test_receiver_of_protocol_0_3_gets_the_task_in_its_form(rig: Rig) -> None:
     task = await rig.held_task()
     config = PushConfig(f"{rig.receiver.url}/hook", "old", dialect="0.3")
     await rig.gateway.parts.service.execute(OWNER, SetPushConfig(task, config, "echo"), None)
@@ -467,7 +470,9 @@ async def test_receiver_of_protocol_0_3_gets_the_task_in_the_form_that_it_knows(
     assert last.body["artifacts"][0]["parts"][0]["kind"] == "text"
 
 
-async def test_operator_sees_every_dead_letter_and_a_stranger_none(rig: Rig, quick: None) -> None:
+async def test_operator_sees_every_dead_letter_and_another_caller_none(
+    rig: Rig, quick: None
+) -> None:
     rig.receiver.answer("/hook", 410)
     other = {"Authorization": "Bearer other-key"}
     params = rig.message("chunks 2", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})

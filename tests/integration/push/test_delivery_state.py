@@ -1,4 +1,4 @@
-"""Whether a result has reached those who wait for it, one word for each of them (PO-6, SNAP-19)."""
+"""The delivery state of a result for each consumer (PO-6, SNAP-19)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def consumers(rig: Rig, task: str) -> dict[str, str]:
     return cast("dict[str, str]", response.json()["consumers"])
 
 
-async def until_told(rig: Rig, task: str, consumer: str, state: str) -> None:
+async def until_state(rig: Rig, task: str, consumer: str, state: str) -> None:
     async def look() -> bool:
         return (await consumers(rig, task)).get(consumer) == state
 
@@ -30,7 +30,7 @@ async def until_told(rig: Rig, task: str, consumer: str, state: str) -> None:
 
 
 async def follow(rig: Rig, session: str, ready: asyncio.Event) -> None:
-    """A phone that confirms whatever it sees."""
+    """A phone that acknowledges every item."""
     url = str(rig.http.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/channel"
     async with ChannelClient(url, device="phone", token=rig.token) as channel:
         async for item in channel.stream(f"session:{session}"):
@@ -47,7 +47,7 @@ async def leave(following: asyncio.Task[None]) -> None:
 
 
 @pytest.mark.requirement("PO-6", "SNAP-19")
-async def test_webhook_is_pending_then_queued_then_failed_or_has_it(rig: Rig) -> None:
+async def test_webhook_is_pending_then_queued_failed_or_delivered(rig: Rig) -> None:
     task = await rig.held_task()
     await rig.hook(task, "/well", id="well")
     await rig.hook(task, "/busy", id="busy")
@@ -61,23 +61,25 @@ async def test_webhook_is_pending_then_queued_then_failed_or_has_it(rig: Rig) ->
     rig.receiver.answer("/busy", *[503] * 50)
     rig.receiver.answer("/gone", *[410] * 50)
     rig.peer.release_all()
-    await until_told(rig, task, "webhook:well", "delivered")
-    await until_told(rig, task, "webhook:busy", "queued")
-    await until_told(rig, task, "webhook:gone", "failed")
+    await until_state(rig, task, "webhook:well", "delivered")
+    await until_state(rig, task, "webhook:busy", "queued")
+    await until_state(rig, task, "webhook:gone", "failed")
     assert (await consumers(rig, task))["facade"] == "delivered"
 
 
 @pytest.mark.requirement("SNAP-19", "I5")
-async def test_device_that_was_away_has_the_result_once_it_is_back(rig: Rig) -> None:
+async def test_reconnected_device_receives_the_result(rig: Rig) -> None:
     task = await rig.held_task()
     session, ready = (await rig.session_of(task)).id, asyncio.Event()
     following = asyncio.create_task(follow(rig, session, ready))
     await asyncio.wait_for(ready.wait(), _WITHIN_S)
-    await until_told(rig, task, "device:phone", "pending")
+    await until_state(rig, task, "device:phone", "pending")
     await leave(following)
     rig.peer.release_all()
-    await until_told(rig, task, "facade", "delivered")
-    assert (await consumers(rig, task))["device:phone"] == "pending", "nobody waits for a device"
+    await until_state(rig, task, "facade", "delivered")
+    assert (await consumers(rig, task))["device:phone"] == "pending", (
+        "the delivery does not wait for a device"
+    )
     following = asyncio.create_task(follow(rig, session, asyncio.Event()))
-    await until_told(rig, task, "device:phone", "delivered")
+    await until_state(rig, task, "device:phone", "delivered")
     await leave(following)

@@ -1,4 +1,4 @@
-"""A run of a schedule that fails is told at the webhook of the schedule: once, whatever is restarted (OBJ-8)."""
+"""A failed run of a schedule is delivered to the schedule's webhook exactly once, across restarts (OBJ-8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOURLY: Final = 3_600
 
 
 async def make(rig: Rig, text: str) -> str:
-    """A schedule whose next tick is an hour away."""
+    """Creates a schedule whose next tick is an hour away."""
     body = {
         "title": "Tides",
         "agent": "echo",
@@ -34,13 +34,13 @@ async def run(rig: Rig, schedule: str) -> None:
 
 
 def list_failures(rig: Rig) -> list[dict[str, Any]]:
-    """The ends of tasks by an error that were taken, in the order in which they came."""
-    told = [orjson.loads(event) for event in read_events(rig)]
-    return [event for event in told if event["type"] == "task.failed"]
+    """Returns the delivered ``task.failed`` events in order."""
+    delivered = [orjson.loads(event) for event in read_events(rig)]
+    return [event for event in delivered if event["type"] == "task.failed"]
 
 
 async def until_over(rig: Rig, schedule: str, status: str, count: int) -> list[Any]:
-    """The runs once so many of them have come to their end, the newest first."""
+    """Waits until ``count`` runs have this status; returns them, the newest first."""
 
     async def look() -> list[Any] | None:
         shown = (await rig.http.get(f"/v1/schedules/{schedule}")).json()
@@ -53,14 +53,14 @@ async def until_over(rig: Rig, schedule: str, status: str, count: int) -> list[A
 
 
 @pytest.mark.requirement("OBJ-8")
-async def test_a_run_that_fails_is_told_once_at_the_webhook_of_its_schedule(rig: Rig) -> None:
+async def test_a_failed_run_is_delivered_once_to_the_webhook_of_its_schedule(rig: Rig) -> None:
     schedule = await make(rig, "fail")
     hook = Hook(rig, f"session:{schedule}", schedule)
     await hook.set(secret=SECRET)
     for number in (1, 2):
         await run(rig, schedule)
         runs = await until_over(rig, schedule, "failed", number)
-        await wait_until(lambda: len(list_failures(rig)) >= number, 20, "the failure is told")  # noqa: B023
+        await wait_until(lambda: len(list_failures(rig)) >= number, 20, "the failure is delivered")  # noqa: B023
         assert [one["taskId"] for one in list_failures(rig)][::-1] == [
             one["taskId"] for one in runs
         ]
@@ -69,21 +69,21 @@ async def test_a_run_that_fails_is_told_once_at_the_webhook_of_its_schedule(rig:
     await rig.restart()
     await run(rig, schedule)
     await until_over(rig, schedule, "failed", 3)
-    await wait_until(lambda: len(list_failures(rig)) >= 3, 20, "the third one is told")
-    told = [event["taskId"] for event in list_failures(rig)]
-    assert len(told) == len(set(told)) == 3, "none is told again after a restart"
+    await wait_until(lambda: len(list_failures(rig)) >= 3, 20, "the third one is delivered")
+    delivered = [event["taskId"] for event in list_failures(rig)]
+    assert len(delivered) == len(set(delivered)) == 3, "none is delivered again after a restart"
 
 
 @pytest.mark.requirement("OBJ-8")
-async def test_a_run_that_completes_tells_no_failure(rig: Rig) -> None:
+async def test_a_completed_run_delivers_no_failure(rig: Rig) -> None:
     schedule = await make(rig, "echo fine")
     hook = Hook(rig, f"session:{schedule}", schedule)
     await hook.set(secret=SECRET)
     await run(rig, schedule)
     await until_over(rig, schedule, "completed", 1)
 
-    def is_told() -> bool:
+    def is_delivered() -> bool:
         return any(b'"task.completed"' in event for event in read_events(rig))
 
-    await wait_until(is_told, 20, "the end is told")
+    await wait_until(is_delivered, 20, "the end is delivered")
     assert list_failures(rig) == []

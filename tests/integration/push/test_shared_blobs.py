@@ -1,4 +1,4 @@
-"""Large content that all instances share: what one has stored another one reads."""
+"""Large content in a shared blob store: an instance reads what another has stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_instance_with_another_data_directory_reads_what_the_first_has_stored(
+async def test_instance_with_another_data_directory_reads_the_content_of_the_first(
     engine_server: Server, tmp_path: Path
 ) -> None:
     one, other, shared = (tmp_path / name for name in ("one", "other", "shared"))

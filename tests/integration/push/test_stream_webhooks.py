@@ -1,4 +1,4 @@
-"""Streams delivered to an address: whole, in order, signed, and never with a hole (CHN-1, EXT-8, I8)."""
+"""Webhooks on streams: complete, in order, signed, and never with a hole (CHN-1, EXT-8, I8)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER: Final = {"Authorization": "Bearer other-key"}
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again after milliseconds."""
+    """Retries after milliseconds."""
     monkeypatch.setattr(retries, "FIRST_PAUSE_MS", 5)
 
 
@@ -52,7 +52,7 @@ class Hook:
         return cast("dict[str, Any]", response.json())
 
     async def stored(self) -> list[bytes]:
-        """The envelopes that the plain view of the session has."""
+        """Returns the stored envelopes in the plain view of the session."""
         page = await self.rig.gateway.store.log.read_page(self.ref, 0, 1_000)
         return [one.data for one in page if not one.type.startswith("reasoning.")]
 
@@ -67,7 +67,7 @@ class Hook:
         await wait_until(look, 10, f"the webhook is {state}")
 
     async def until_ended(self) -> None:
-        """Returns when the task has ended."""
+        """Waits until the task has ended."""
 
         async def look() -> bool:
             return any(b'"task.completed"' in one for one in await self.stored())
@@ -75,7 +75,7 @@ class Hook:
         await wait_until(look, 10, "the task has ended")
 
     async def until_whole(self, since: int = 0) -> list[bytes]:
-        """What came of an ended task, once it is all that is stored behind ``since`` events."""
+        """Waits until all stored events after the first ``since`` are delivered; returns the delivered ones."""
         await self.until_ended()
 
         async def look() -> bool:
@@ -84,8 +84,8 @@ class Hook:
         await wait_until(look, 10, "everything has come")
         return read_events(self.rig)
 
-    async def told(self) -> list[dict[str, Any]]:
-        """What the home session says of channels."""
+    async def list_channel_facts(self) -> list[dict[str, Any]]:
+        """Returns the channel facts in the home session."""
         home = StreamRef(StreamKind.SESSION, name_home(OWNER))
         page = await self.rig.gateway.store.log.read_page(home, 0, 1_000)
         found = [orjson.loads(one.data) for one in page if one.type.startswith("channel.")]
@@ -93,27 +93,27 @@ class Hook:
 
 
 async def begin(rig: Rig, *, of_task: bool = False) -> tuple[str, Hook]:
-    """A task whose agent says nothing more before it is released."""
+    """Starts a task whose agent waits until it is released."""
     task = await rig.held_task()
     session = (await rig.session_of(task)).id
     return task, Hook(rig, f"task:{task}" if of_task else f"session:{session}", session)
 
 
 def read_events(rig: Rig) -> list[bytes]:
-    """Envelopes of all batches that were taken, byte for byte."""
+    """Returns the envelopes of all accepted batches, byte for byte."""
     batches = [one for one in rig.receiver.taken(PATH) if one.body["kind"] == "events"]
     return [orjson.dumps(event) for one in batches for event in one.body["events"]]
 
 
 def verify(notice: Notice, secret: str = SECRET) -> bool:
-    """What a receiver does that goes by the standard (Standard Webhooks, v1)."""
+    """Verifies a notice like a receiver of the standard (Standard Webhooks, v1)."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     stamp = f"{notice.headers['webhook-id']}.{notice.headers['webhook-timestamp']}.".encode()
     mac = hmac.new(key, stamp + notice.raw, hashlib.sha256).digest()
     return notice.headers["webhook-signature"] == f"v1,{base64.b64encode(mac).decode()}"
 
 
-async def test_everything_comes_in_order_in_signed_batches_that_fit_together(rig: Rig) -> None:
+async def test_all_events_are_delivered_in_order_in_signed_consecutive_batches(rig: Rig) -> None:
     _, hook = await begin(rig)
     before = len(await hook.stored())
     answer = await hook.set(secret=SECRET)
@@ -128,11 +128,13 @@ async def test_everything_comes_in_order_in_signed_batches_that_fit_together(rig
     assert [since for since, _ in cursors[1:]] == [cursor for _, cursor in cursors[:-1]]
     assert {one.body["stream"] for one in notices} == {hook.name}
     assert len({one.headers["webhook-id"] for one in notices}) == len(notices)
-    [connected] = [one for one in await hook.told() if one["type"] == "channel.connected"]
+    [connected] = [
+        one for one in await hook.list_channel_facts() if one["type"] == "channel.connected"
+    ]
     assert (connected["transport"], connected["channelId"]) == ("webhook", answer["channelId"])
 
 
-async def test_task_has_its_own_events_and_a_batch_is_bounded(
+async def test_task_webhook_gets_only_its_events_in_bounded_batches(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "BATCH_EVENTS", 2)
@@ -150,7 +152,7 @@ async def test_task_has_its_own_events_and_a_batch_is_bounded(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_receiver_that_fails_and_takes_less_gets_the_rest_again(rig: Rig) -> None:
+async def test_failing_receiver_gets_the_rest_again(rig: Rig) -> None:
     _, hook = await begin(rig)
     before = len(await hook.stored())
     await hook.set(secret=SECRET)
@@ -165,7 +167,7 @@ async def test_receiver_that_fails_and_takes_less_gets_the_rest_again(rig: Rig) 
 
 
 @pytest.mark.usefixtures("quick")
-async def test_answer_can_ack_less_than_the_batch(rig: Rig) -> None:
+async def test_response_can_acknowledge_a_part_of_the_batch(rig: Rig) -> None:
     _, hook = await begin(rig)
     before = len(await hook.stored())
     await hook.set(secret=SECRET)
@@ -173,7 +175,7 @@ async def test_answer_can_ack_less_than_the_batch(rig: Rig) -> None:
     rig.peer.release_all()
     await wait_until(lambda: rig.receiver.waiting, 10, "the first batch is on its way")
     await hook.until_ended()
-    # The first batch is taken, of the second only its first event, of the third nothing.
+    # The first batch is acknowledged, of the second only its first event, of the third none.
     page = await rig.gateway.store.log.read_page(hook.ref, 0, 1_000)
     rig.receiver.said[PATH].extend(["", "?", '{"ack":"0000000b.1.00000000"}'])
     rig.receiver.release()
@@ -188,7 +190,7 @@ async def test_answer_can_ack_less_than_the_batch(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_receiver_that_refuses_is_a_dead_letter_that_is_told_and_can_be_driven_again(
+async def test_refusing_receiver_is_a_dead_letter_that_is_reported_and_can_be_retried(
     rig: Rig,
 ) -> None:
     _, hook = await begin(rig)
@@ -197,7 +199,7 @@ async def test_receiver_that_refuses_is_a_dead_letter_that_is_told_and_can_be_dr
     rig.receiver.answer(PATH, *[403] * retries.MOST_REFUSALS)
     rig.peer.release_all()
     await hook.until_state("dead")
-    [message] = [one for one in await hook.told() if one["type"] == "channel.message"]
+    [message] = [one for one in await hook.list_channel_facts() if one["type"] == "channel.message"]
     assert (message["channelId"], message["direction"]) == (answer["channelId"], "out")
     assert (message["kind"], message["code"]) == ("status", "webhook_given_up")
     [stuck] = await rig.deliveries()
@@ -209,23 +211,25 @@ async def test_receiver_that_refuses_is_a_dead_letter_that_is_told_and_can_be_dr
     assert read_events(rig) == (await hook.stored())[before:]
 
 
-async def test_receiver_that_is_gone_is_removed(rig: Rig) -> None:
+async def test_receiver_that_answers_gone_is_removed(rig: Rig) -> None:
     _, hook = await begin(rig)
     await hook.set(secret=SECRET)
     rig.receiver.answer(PATH, 410)
     rig.peer.release_all()
     await hook.until_state("gone")
 
-    async def is_told() -> list[dict[str, Any]]:
-        return [one for one in await hook.told() if one["type"] == "channel.disconnected"]
+    async def is_reported() -> list[dict[str, Any]]:
+        return [
+            one for one in await hook.list_channel_facts() if one["type"] == "channel.disconnected"
+        ]
 
-    [ended] = await wait_until(is_told, 15, "its end is told") or []
+    [ended] = await wait_until(is_reported, 15, "its end is reported") or []
     assert ended["reason"] == "refused"
     listed = await rig.http.get(f"/v1/streams/{hook.name}/webhooks")
     assert listed.json() == {"webhooks": []}
 
 
-async def test_cursor_that_does_not_hold_is_a_gap_and_then_goes_on(rig: Rig) -> None:
+async def test_invalid_cursor_is_a_gap_and_then_the_delivery_continues(rig: Rig) -> None:
     _, hook = await begin(rig)
     await hook.set(secret=SECRET)
     assert rig.settings.redis_url is not None
@@ -255,7 +259,7 @@ async def test_cursor_that_does_not_hold_is_a_gap_and_then_goes_on(rig: Rig) -> 
 
 
 @pytest.mark.requirement("SNAP-13")
-async def test_only_who_may_follow_a_stream_has_it_delivered_and_only_to_addresses_that_pass(
+async def test_webhook_requires_access_to_the_stream_and_an_allowed_address(
     rig: Rig,
 ) -> None:
     _, hook = await begin(rig)
@@ -304,14 +308,14 @@ class InboxHook(Hook):
         page = await self.rig.gateway.store.log.read_page(self.inbox, 0, 1_000)
         return [one.data for one in page]
 
-    async def say(self, *texts: str) -> None:
-        """Facts about links, which come to the inbox over the home session."""
+    async def record_messages(self, *texts: str) -> None:
+        """Records channel facts, which reach the inbox through the home session."""
         home = self.rig.gateway.parts.links.webhooks.home
         for text in texts:
             await home.record(OWNER, ChannelMessage("ch_a", "status", "out", "word", text))
 
     async def until_last(self, text: str) -> list[bytes]:
-        """What came, once the notice is among it."""
+        """Waits until the notice is delivered; returns all delivered events."""
         wanted = orjson.dumps(text)
         await wait_until(
             lambda: any(wanted in one for one in read_events(self.rig)), 20, f"{text} has come"
@@ -320,14 +324,14 @@ class InboxHook(Hook):
 
 
 @pytest.mark.requirement("CHN-1", "EXT-8", "I8")
-async def test_an_inbox_comes_whole_and_in_order_from_the_webhook_on(rig: Rig) -> None:
+async def test_inbox_is_delivered_completely_and_in_order_from_the_webhook_on(rig: Rig) -> None:
     hook = InboxHook(rig)
     answer = await hook.set(secret=SECRET)
     assert answer["stream"] == "inbox"
-    await hook.say("one", "two")
+    await hook.record_messages("one", "two")
     await hook.until_last("two")
     await rig.restart()
-    await hook.say("three")
+    await hook.record_messages("three")
     events = await hook.until_last("three")
     stored = await hook.entries()
     begins = stored.index(events[0])
@@ -341,11 +345,11 @@ async def test_an_inbox_comes_whole_and_in_order_from_the_webhook_on(rig: Rig) -
     assert "inbox" in {one["subject"] for one in summary.json()["webhooks"]}
     assert (await rig.http.delete(hook.path)).status_code == 200
     await hook.until_state("gone")
-    told = [one["type"] for one in await hook.told()]
-    assert (told[0], told[-1]) == ("channel.connected", "channel.disconnected")
+    kinds = [one["type"] for one in await hook.list_channel_facts()]
+    assert (kinds[0], kinds[-1]) == ("channel.connected", "channel.disconnected")
 
 
-async def test_a_webhook_of_an_inbox_that_a_crash_left_half_made_is_made_by_its_row(
+async def test_inbox_webhook_interrupted_by_a_crash_is_completed_by_its_row(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = InboxHook(rig)
@@ -359,31 +363,31 @@ async def test_a_webhook_of_an_inbox_that_a_crash_left_half_made_is_made_by_its_
         await hook.set(status=503, secret=SECRET)
         assert await hook.target() is None
     await hook.until_state("live")
-    await hook.say("after all")
+    await hook.record_messages("after all")
     await hook.until_last("after all")
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_cursor_of_an_inbox_that_was_built_anew_is_a_gap(rig: Rig) -> None:
+async def test_cursor_of_a_rebuilt_inbox_is_a_gap(rig: Rig) -> None:
     hook = InboxHook(rig)
     await hook.set(secret=SECRET)
-    await hook.say("one")
+    await hook.record_messages("one")
     await hook.until_last("one")
     await hook.until_state("live")
     head = keys.head(hook.inbox)
     assert rig.settings.redis_url is not None
     ask(rig.settings.redis_url.get_secret_value(), "HSET", head, "epoch", "0000abcd")
-    await hook.say("two")
+    await hook.record_messages("two")
 
     def gaps() -> list[dict[str, Any]]:
         return [one.body for one in rig.receiver.taken(PATH) if one.body["kind"] == "gap"]
 
-    await wait_until(gaps, 20, "the gap is told")
+    await wait_until(gaps, 20, "the gap is delivered")
     assert gaps()[0]["snapshot"] == "/v1/streams/inbox/snapshot"
     assert gaps()[0]["why"] == "epoch"
 
 
-async def test_who_may_not_read_approvals_gets_no_webhook_on_an_inbox(rig: Rig) -> None:
+async def test_caller_without_the_scope_to_read_approvals_gets_no_inbox_webhook(rig: Rig) -> None:
     refused = await rig.http.put(
         "/v1/streams/inbox/webhooks/mine", json={"url": rig.receiver.url + PATH}, headers=OTHER
     )

@@ -1,4 +1,4 @@
-"""Gateways over one real engine, and an agent of the SDK that dials in."""
+"""Fixture: gateways over one real engine, and an SDK agent that dials in."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ __all__ = ["engine_server", "rig", "started_legs"]
 
 @pytest.fixture
 async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    """Nothing is started yet."""
+    """Starts nothing yet."""
     async with run_rig(engine_server.url, tmp_path) as started:
         yield started

@@ -1,7 +1,7 @@
 """Whole gateways in process over one engine, and a stock a2a-sdk agent that dials into one of them.
 
-The agent has no port. ``Agent`` is its application and what it has executed; ``link`` is one link of it to a gateway,
-which a test cuts and opens again as it likes.
+The agent has no port. ``Agent`` is its application and its executed messages; ``link`` opens one link to a gateway,
+which a test cuts and reopens as needed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ASKER: Final = "asker"
 
 @dataclass
 class CountingExecutor(SdkExecutor):
-    """Counts what it was told to do, by message."""
+    """Counts its executions by message id."""
 
     executed: Counter[str] = field(default_factory=Counter[str])
 
@@ -64,7 +64,7 @@ class CountingExecutor(SdkExecutor):
 
 
 class Agent:
-    """The application of a stock agent; ``revive`` is a new process with the same store of tasks."""
+    """The application of a stock agent; its tasks are in memory."""
 
     def __init__(self) -> None:
         self.executor = CountingExecutor()
@@ -76,20 +76,20 @@ class Agent:
         return make_app(DefaultRequestHandler(self.executor, self.tasks, card), card)
 
     def forget(self) -> None:
-        """Loses every task, as a process with its tasks in memory does when it is killed."""
+        """Loses every task, like a killed process with its tasks in memory."""
         self.tasks = InMemoryTaskStore()
         self.app = self.make()
 
 
 @dataclass
 class Rig:
-    """What a test has in its hands."""
+    """The parts of a test: callers' rig and agent."""
 
     callers: Callers
     agent: Agent = field(default_factory=Agent)
 
     async def start(self, *, outputs: JsonObject | None = None, **agent: object) -> Instance:
-        """A gateway; several are instances over one engine."""
+        """Starts a gateway; several are instances over one engine."""
         agents = [{"name": NAME, "transport": "channel", **agent}]
         clients = [dict(one) for one in CLIENTS]
         return await self.callers.start(agents=agents, clients=clients, outputs=outputs or {})
@@ -102,7 +102,7 @@ class Rig:
         people: Sequence[dict[str, object]] = (),
         **settings: object,
     ) -> Instance:
-        """A gateway with a second agent that dials in and may call the first one, and a third that it may not call."""
+        """Starts a gateway with a second agent that dials in and may call the first one but not a third."""
         asker = {
             "name": ASKER,
             "serves": [ASKER],
@@ -118,7 +118,7 @@ class Rig:
     async def link_asker(
         self, instance: Instance, *, url: str | None = None, handler: App | None = None
     ) -> AsyncGenerator[ReverseAgent]:
-        """The second agent, served; at ``url`` there may be a proxy."""
+        """Links the second agent; ``url`` may be that of a proxy."""
         asker = ReverseAgent(
             url or find_url(instance),
             token=f"{ASKER}-key",
@@ -134,7 +134,7 @@ class Rig:
     async def link(
         self, instance: Instance, who: str = NAME, *, most: int = 8
     ) -> AsyncGenerator[ReverseAgent]:
-        """One link of the agent, served."""
+        """Opens one link of the agent and waits until it is served."""
         dialling = ReverseAgent(
             find_url(instance),
             token=f"{who}-key",
@@ -149,12 +149,12 @@ class Rig:
 
 
 def find_url(instance: Instance) -> str:
-    """Where a gateway takes channels."""
+    """Returns a gateway's channel URL."""
     return f"{instance.http.base_url}".replace("http", "ws", 1).rstrip("/") + "/v1/channel"
 
 
 class Caller:
-    """Somebody who calls the agent at one gateway, over A2A 1.0 JSON-RPC."""
+    """A caller of the agent at one gateway, over A2A 1.0 JSON-RPC."""
 
     def __init__(self, instance: Instance, prefix: str = "m") -> None:
         self.instance = instance
@@ -182,11 +182,11 @@ class Caller:
         return cast("Answer", answer["result"])
 
     async def send(self, text: str, **members: object) -> Answer:
-        """The Task of a message, waited for."""
+        """Sends a message and waits; returns its Task."""
         return cast("Answer", (await self.call("SendMessage", self.write(text, **members)))["task"])
 
     async def begin(self, text: str) -> Answer:
-        """The Task of a message as soon as there is one."""
+        """Sends a message; returns its Task as soon as it exists."""
         params = {**self.write(text), "configuration": {"returnImmediately": True}}
         return cast("Answer", (await self.call("SendMessage", cast("JsonObject", params)))["task"])
 
@@ -194,12 +194,12 @@ class Caller:
         return await self.call("GetTask", {"id": task["id"]})
 
     async def read_record(self, task_id: str) -> Answer:
-        """The local record of a task."""
+        """Returns the local record of a task."""
         answer = await self.instance.http.get(f"/v1/tasks/{task_id}", headers=_headers())
         return cast("Answer", answer.json())
 
     async def until(self, task: Answer, state: str) -> Answer:
-        """The Task once it has a state."""
+        """Waits for a state; returns the Task."""
 
         async def look() -> Answer | None:
             found = await self.read(task)
@@ -210,7 +210,7 @@ class Caller:
         return found
 
     async def follow(self, method: str, params: JsonObject) -> AsyncGenerator[Answer]:
-        """The frames of a stream as they come."""
+        """Yields the frames of a stream as they arrive."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         async with self.instance.http.stream(
             "POST", f"/agents/{NAME}", json=body, headers=_headers()
@@ -229,7 +229,7 @@ def _headers() -> dict[str, str]:
 
 
 def read_texts(task: Answer) -> list[str]:
-    """What a task has brought."""
+    """Returns the texts of a task's artifacts."""
     return [
         part["text"]
         for artifact in task.get("artifacts", [])
@@ -240,7 +240,7 @@ def read_texts(task: Answer) -> list[str]:
 
 @asynccontextmanager
 async def run_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
-    """An empty engine, and an agent that is linked to nothing."""
+    """Starts with an empty engine and an agent without a link."""
     async with run_callers(url, folder) as callers:
         rig = Rig(callers)
         yield rig

@@ -1,4 +1,4 @@
-"""An agent that dials in has a key of its own: it decides nothing that it asks, even where the key may decide."""
+"""An agent that dials in has its own key: it decides no approval that it requests, even if the key may decide."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BUILDER = {
 
 
 async def ask_itself(at: Instance) -> None:
-    """Has a question stand in the agent's own name."""
+    """Opens an approval request in the agent's own name."""
     message: JsonObject = {
         "messageId": "m-1",
         "role": "ROLE_USER",
@@ -44,9 +44,7 @@ async def ask_itself(at: Instance) -> None:
 
 @pytest.mark.requirement("VAL-4")
 @pytest.mark.parametrize("kind", ["service", "person"])
-async def test_agent_with_the_rights_of_a_person_answers_no_question_of_its_own(
-    rig: Rig, kind: str
-) -> None:
+async def test_agent_cannot_decide_its_own_approval_request(rig: Rig, kind: str) -> None:
     at = await rig.callers.start(
         agents=[{"name": NAME, "transport": "channel"}], clients=[{**BUILDER, "kind": kind}]
     )
@@ -57,7 +55,7 @@ async def test_agent_with_the_rights_of_a_person_answers_no_question_of_its_own(
             listed = (await at.http.get("/v1/approvals", headers=KEY)).json()["pending"]
             return cast("JsonObject", listed[0]) if listed else None
 
-        view = await wait_until(find, 20, "the question stands")
+        view = await wait_until(find, 20, "the approval is pending")
         assert view is not None
         answer = {
             "rev": view["rev"],
@@ -73,7 +71,7 @@ async def test_agent_with_the_rights_of_a_person_answers_no_question_of_its_own(
         assert (await at.http.get(path, headers=KEY)).json()["state"] == "pending"
 
 
-async def test_agent_that_may_read_questions_finds_one_by_its_id_and_has_no_inbox(rig: Rig) -> None:
+async def test_agent_with_the_read_scope_reads_an_approval_by_id_and_has_no_inbox(rig: Rig) -> None:
     scopes = [one for one in BUILDER["scopes"] if one != "approvals:decide"]
     at = await rig.callers.start(
         agents=[{"name": NAME, "transport": "channel"}],
@@ -81,8 +79,8 @@ async def test_agent_that_may_read_questions_finds_one_by_its_id_and_has_no_inbo
     )
     async with rig.link(at):
         await ask_itself(at)
-        told = [await at.read_session(name) for name in rig.callers.list_sessions()]
-        action = next(iter(re.findall(r"act_[0-9a-z]{20,}", str(told))))
+        events = [await at.read_session(name) for name in rig.callers.list_sessions()]
+        action = next(iter(re.findall(r"act_[0-9a-z]{20,}", str(events))))
         found = await at.http.get(f"/v1/approvals/{action}", headers=KEY)
         assert (found.status_code, found.json()["state"]) == (200, "pending")
         for path in ("/v1/approvals", "/v1/streams/inbox/events"):
@@ -93,6 +91,6 @@ async def test_agent_that_may_read_questions_finds_one_by_its_id_and_has_no_inbo
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
         async with open_raw(at) as raw:
             assert raw.welcome["pending"] == []
-            await raw.tell({"t": "sub", "s": "inbox"})
-            error = await raw.hear("error")
+            await raw.send_frames({"t": "sub", "s": "inbox"})
+            error = await raw.receive("error")
             assert (error["code"], error["s"]) == ("forbidden", "inbox")

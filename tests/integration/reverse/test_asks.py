@@ -1,4 +1,4 @@
-"""An agent that dialled in calls another one over its own socket, with the rights of its credential and no others."""
+"""An agent that dialled in calls another agent over its own socket, with the permissions of its credential."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def send(asker: ReverseAgent, text: str, idem: str | None = None) -> Answe
 
 
 async def collect(asker: ReverseAgent, params: JsonObject, window: int = 32) -> list[Reply]:
-    """Every answer of a streaming call."""
+    """Returns all answers of a streaming call."""
     replies = asker.stream(NAME, "SendStreamingMessage", params, window=window)
     return [one async for one in replies]
 
@@ -58,7 +58,7 @@ async def is_at_work(rig: Rig) -> None:
 
 
 async def until_ended(instance: Instance) -> None:
-    """The only task of the asker has completed, as it sees itself over HTTP."""
+    """Waits until the caller's only task has completed, as it sees it over HTTP."""
     headers = {"Authorization": f"Bearer {ASKER}-key"}
     body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
 
@@ -78,10 +78,10 @@ def count_calls(instance: Instance, operation: str, outcome: str) -> float:
     return sample or 0.0
 
 
-# ------------------------------------------------------------ whole answers
+# ------------------------------------------------------------ unary calls
 
 
-async def test_an_agent_is_answered_by_another_one_and_the_task_is_its_own(rig: Rig) -> None:
+async def test_an_agent_gets_the_answer_of_another_one_and_owns_the_task(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), rig.link_asker(instance) as asker:
         task = await send(asker, "build it")
@@ -94,7 +94,7 @@ async def test_an_agent_is_answered_by_another_one_and_the_task_is_its_own(rig: 
     assert rig.agent.executor.executed == {"own-1": 1}
 
 
-async def test_an_agent_sees_no_task_of_anybody_else(rig: Rig) -> None:
+async def test_an_agent_sees_no_task_of_another_caller(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), rig.link_asker(instance) as asker:
         theirs = await Caller(instance).send("hello")
@@ -108,7 +108,7 @@ async def test_an_agent_sees_no_task_of_anybody_else(rig: Rig) -> None:
         assert (await asker.call(NAME, "ListTasks", {}))["tasks"] == []
 
 
-async def test_an_agent_that_may_not_be_called_and_one_that_is_not_there_look_the_same(
+async def test_a_forbidden_agent_equals_an_unknown_one(
     rig: Rig,
 ) -> None:
     instance = await rig.start_with_asker()
@@ -126,7 +126,7 @@ async def test_an_agent_that_may_not_be_called_and_one_that_is_not_there_look_th
     ("scopes", "method"),
     [(("tasks:read",), "SendMessage"), (("tasks:read",), "CancelTask"), ((), "GetTask")],
 )
-async def test_a_call_takes_the_scope_that_it_takes_over_every_binding(
+async def test_a_call_requires_the_same_scope_as_over_every_binding(
     rig: Rig, scopes: tuple[str, ...], method: str
 ) -> None:
     instance = await rig.start_with_asker(scopes=scopes)
@@ -150,7 +150,7 @@ async def test_calls_of_an_agent_count_against_its_limits(rig: Rig) -> None:
         assert (await first)["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_a_rule_holds_for_a_call_of_an_agent(rig: Rig) -> None:
+async def test_a_policy_rule_applies_to_a_call_of_an_agent(rig: Rig) -> None:
     closed = {"rules": [{"name": "closed", "effect": "deny", "about": ["delegations"]}]}
     instance = await rig.start_with_asker(policy=closed)
     async with rig.link(instance), rig.link_asker(instance) as asker:
@@ -159,7 +159,7 @@ async def test_a_rule_holds_for_a_call_of_an_agent(rig: Rig) -> None:
     assert rig.agent.executor.executed == {}
 
 
-async def test_a_call_that_a_rule_holds_goes_on_when_a_person_allows_it(rig: Rig) -> None:
+async def test_a_held_call_continues_when_a_person_allows_it(rig: Rig) -> None:
     hold = {"name": "hold", "effect": "ask", "about": ["delegations"]}
     tier = {"risk": "low", "who": ["bob"]}
     instance = await rig.start_with_asker(
@@ -172,7 +172,7 @@ async def test_a_call_that_a_rule_holds_goes_on_when_a_person_allows_it(rig: Rig
         async def find() -> JsonObject | None:
             return next(iter(await list_pending(instance, "bob")), None)
 
-        view = await wait_until(find, 20, "the question stands")
+        view = await wait_until(find, 20, "the approval is pending")
         assert view is not None
         assert rig.agent.executor.executed == {}
         answer = {
@@ -202,7 +202,7 @@ async def test_a_call_that_a_rule_holds_goes_on_when_a_person_allows_it(rig: Rig
         ("SubscribeToTask", {"id": "task_x", "after": 7}, "invalid_input"),
     ],
 )
-async def test_a_wrong_call_is_refused_by_its_code(
+async def test_an_invalid_call_is_refused_by_its_code(
     rig: Rig, method: str, params: JsonObject, code: str
 ) -> None:
     instance = await rig.start_with_asker()
@@ -215,16 +215,16 @@ async def test_a_wrong_call_is_refused_by_its_code(
         assert refused.value.code == "version_not_supported"
 
 
-async def test_only_an_agent_calls_agents_over_a_channel(rig: Rig) -> None:
+async def test_only_an_agent_can_call_agents_over_a_channel(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), open_raw(instance, ASKER, role="ui") as raw:
-        await raw.tell(ask("1", d=write("build it")))
-        refused = await raw.hear("err")
+        await raw.send_frames(ask("1", d=write("build it")))
+        refused = await raw.receive("err")
         assert (refused["id"], refused["code"]) == ("1", "unknown_method")
     assert rig.agent.executor.executed == {}
 
 
-async def test_long_content_of_a_call_goes_both_ways_in_pieces(rig: Rig) -> None:
+async def test_long_content_of_a_call_is_chunked_both_ways(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     text = 'é"\\' * 60_000
     async with rig.link(instance), rig.link_asker(instance) as asker:
@@ -232,7 +232,7 @@ async def test_long_content_of_a_call_goes_both_ways_in_pieces(rig: Rig) -> None
 
 
 class Delegating(SdkExecutor):
-    """Has the other agent do what it is told to do, over the link that it is called over."""
+    """Delegates its input to the other agent, over the link that it is called over."""
 
     asker: ReverseAgent
 
@@ -247,7 +247,7 @@ class Delegating(SdkExecutor):
         await event_queue.enqueue_event(reply)
 
 
-async def test_an_agent_calls_another_one_while_it_is_called(rig: Rig) -> None:
+async def test_an_agent_calls_another_one_during_its_own_call(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     executor = Delegating()
     card = build_card("http://10.0.0.8:9000/", ("JSONRPC/1.0",))
@@ -272,7 +272,7 @@ def read_pieces(replies: list[Reply]) -> list[str]:
     ]
 
 
-async def test_a_stream_of_another_agent_comes_whole_and_in_order(rig: Rig) -> None:
+async def test_a_stream_of_another_agent_is_complete_and_in_order(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), rig.link_asker(instance) as asker:
         replies = await collect(asker, write("chunks 80"), 3)
@@ -282,38 +282,40 @@ async def test_a_stream_of_another_agent_comes_whole_and_in_order(rig: Rig) -> N
     assert len({reply.cursor for reply in replies}) == len(replies)
 
 
-async def test_no_more_items_come_than_the_window_has_until_they_are_taken(rig: Rig) -> None:
+async def test_items_in_flight_do_not_exceed_the_window(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), open_raw(instance, ASKER) as raw:
-        await raw.tell(ask("s1", "SendStreamingMessage", d=write("chunks 40"), win=2))
-        assert [(await raw.hear("item"))["n"] for _ in range(2)] == [1, 2]
+        await raw.send_frames(ask("s1", "SendStreamingMessage", d=write("chunks 40"), win=2))
+        assert [(await raw.receive("item"))["n"] for _ in range(2)] == [1, 2]
         await until_ended(instance)
-        # Everything is stored by now, and a heartbeat is answered behind what was sent before it.
-        await raw.tell({"t": "hb", "n": 7})
-        assert (await raw.hear_any())["t"] == "hb", "a third item came"
-        await raw.tell({"t": "win", "id": "s1", "n": 1_000_000})
-        assert [(await raw.hear("item"))["n"] for _ in range(2)] == [3, 4]
-        await raw.tell({"t": "hb", "n": 8})
-        assert (await raw.hear_any())["t"] == "hb", "no more is given back than was sent"
+        # All items are stored by now, and a heartbeat is answered after what was sent before it.
+        await raw.send_frames({"t": "hb", "n": 7})
+        assert (await raw.receive_any())["t"] == "hb", "a third item came"
+        await raw.send_frames({"t": "win", "id": "s1", "n": 1_000_000})
+        assert [(await raw.receive("item"))["n"] for _ in range(2)] == [3, 4]
+        await raw.send_frames({"t": "hb", "n": 8})
+        assert (await raw.receive_any())["t"] == "hb", (
+            "the window does not grow beyond what was sent"
+        )
 
 
-async def test_who_waits_no_more_hears_no_more_and_the_task_goes_on(rig: Rig) -> None:
+async def test_a_cancelled_call_gets_no_answer_and_its_task_continues(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), open_raw(instance, ASKER) as raw:
-        await raw.tell(ask("1", d=write("silent")))
+        await raw.send_frames(ask("1", d=write("silent")))
         await is_at_work(rig)
-        await raw.tell({"t": "cancel", "id": "1"})
-        cancelled = await raw.hear("err")
+        await raw.send_frames({"t": "cancel", "id": "1"})
+        cancelled = await raw.receive("err")
         assert (cancelled["id"], cancelled["code"]) == ("1", "cancelled")
         rig.agent.executor.silence.set()
 
         await until_ended(instance)
-        await raw.tell(ask("1", "ListTasks", d={}))
-        assert len((await raw.hear("ok"))["d"]["tasks"]) == 1, "the id is free again"
+        await raw.send_frames(ask("1", "ListTasks", d={}))
+        assert len((await raw.receive("ok"))["d"]["tasks"]) == 1, "the id is free again"
     assert rig.agent.executor.executed == {"own-1": 1}
 
 
-async def test_a_stream_that_is_left_ends_at_the_gateway(rig: Rig) -> None:
+async def test_a_closed_stream_ends_at_the_gateway(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), rig.link_asker(instance) as asker:
         async with aclosing(asker.stream(NAME, "SendStreamingMessage", write("silent"))) as replies:
@@ -322,18 +324,18 @@ async def test_a_stream_that_is_left_ends_at_the_gateway(rig: Rig) -> None:
         await wait_until(
             lambda: count_calls(instance, "SendStreamingMessage", "left") == 1,
             15,
-            "the gateway knows that nobody reads",
+            "the gateway has counted the closed stream",
         )
         rig.agent.executor.silence.set()
         found = await asker.call(NAME, "GetTask", {"id": first["id"]})
         assert found["id"] == first["id"]
 
 
-# ------------------------------------------------------------ links that end
+# ------------------------------------------------------------ cut links
 
 
 async def take_until_cut(asker: ReverseAgent, taken: list[Reply], proxy: FaultProxy) -> None:
-    """Takes ten answers, has the link cut, and takes what had come before that."""
+    """Takes ten answers, cuts the link, and takes those that had arrived before."""
     async with aclosing(
         asker.stream(NAME, "SendStreamingMessage", write("chunks 40"), window=2)
     ) as replies:
@@ -343,7 +345,7 @@ async def take_until_cut(asker: ReverseAgent, taken: list[Reply], proxy: FaultPr
                 proxy.cut()
 
 
-async def test_a_stream_that_is_cut_says_its_task_and_goes_on_exactly_where_it_stopped(
+async def test_a_cut_stream_names_its_task_and_resumes_exactly(
     rig: Rig,
 ) -> None:
     instance = await rig.start_with_asker()
@@ -364,7 +366,7 @@ async def test_a_stream_that_is_cut_says_its_task_and_goes_on_exactly_where_it_s
     assert rig.agent.executor.executed == {"own-1": 1}
 
 
-async def test_a_cursor_that_does_not_hold_is_answered_with_the_task(rig: Rig) -> None:
+async def test_an_invalid_cursor_is_answered_with_the_task(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), rig.link_asker(instance) as asker:
         task = await send(asker, "build it")
@@ -374,7 +376,7 @@ async def test_a_cursor_that_does_not_hold_is_answered_with_the_task(rig: Rig) -
             assert read_texts(cast("Any", only.data)["task"]) == ["build it"]
 
 
-async def test_a_call_with_a_key_is_answered_over_the_next_link_and_one_without_is_unknown(
+async def test_a_call_with_a_key_survives_a_cut_link_and_one_without_is_unknown(
     rig: Rig,
 ) -> None:
     instance = await rig.start_with_asker()

@@ -1,4 +1,4 @@
-"""A link that ends decides nothing: the agent is asked over the next one, and nothing is executed twice (I6)."""
+"""The end of a link decides nothing: the agent is asked over the next link, and nothing is executed twice (I6)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def await_links(instance: Instance, count: int) -> None:
 
 
 @pytest.mark.requirement("ST-8", "CF-7", "I9")
-async def test_a_message_waits_for_an_agent_that_is_not_there_yet(rig: Rig) -> None:
+async def test_a_message_waits_for_an_agent_that_is_not_linked_yet(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with rig.link(instance):
@@ -64,7 +64,7 @@ async def test_a_message_waits_for_an_agent_that_is_not_there_yet(rig: Rig) -> N
     assert rig.agent.executor.executed == {"m-1": 1}
 
 
-async def test_an_agent_that_never_comes_fails_the_attempt_after_its_time(rig: Rig) -> None:
+async def test_an_agent_that_stays_unlinked_fails_the_attempt_after_its_timeout(rig: Rig) -> None:
     instance = await rig.start(timeout={"connect": "1s"})
     caller = Caller(instance)
     async with rig.link(instance):
@@ -83,7 +83,7 @@ async def test_an_agent_that_never_dialled_in_is_unavailable_at_once(rig: Rig) -
 
 @pytest.mark.requirement("I6", "CHN-13")
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_link_cut_under_a_call_leaves_one_execution(rig: Rig, *, streams: bool) -> None:
+async def test_a_link_cut_during_a_call_leaves_one_execution(rig: Rig, *, streams: bool) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with AsyncExitStack() as first:
@@ -102,7 +102,7 @@ async def test_a_link_cut_under_a_call_leaves_one_execution(rig: Rig, *, streams
     assert set(rig.agent.executor.executed.values()) == {1}
 
 
-async def test_a_task_that_ended_while_no_link_was_there_is_found_ended(rig: Rig) -> None:
+async def test_a_task_that_ended_without_a_link_is_found_ended(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with rig.link(instance):
@@ -115,7 +115,7 @@ async def test_a_task_that_ended_while_no_link_was_there_is_found_ended(rig: Rig
     assert rig.agent.executor.executed == {"m-1": 1}
 
 
-async def test_a_question_outlives_the_link_that_it_came_over(rig: Rig) -> None:
+async def test_a_question_outlives_its_link(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with rig.link(instance):
@@ -127,7 +127,7 @@ async def test_a_question_outlives_the_link_that_it_came_over(rig: Rig) -> None:
     assert rig.agent.executor.executed == {"m-1": 1, "m-2": 1}
 
 
-async def test_an_agent_that_lost_its_tasks_is_not_given_them_again(rig: Rig) -> None:
+async def test_an_agent_that_lost_its_tasks_does_not_receive_them_again(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with rig.link(instance):
@@ -143,7 +143,7 @@ async def test_an_agent_that_lost_its_tasks_is_not_given_them_again(rig: Rig) ->
     assert rig.agent.executor.executed == {"m-1": 1}
 
 
-async def test_the_newest_link_has_the_name_and_what_the_older_one_says_is_not_heard(
+async def test_the_newest_link_serves_the_name_and_late_answers_of_the_older_one_are_ignored(
     rig: Rig,
 ) -> None:
     instance = await rig.start()
@@ -163,7 +163,7 @@ async def test_the_newest_link_has_the_name_and_what_the_older_one_says_is_not_h
     assert rig.agent.executor.executed == {"m-1": 1}
 
 
-async def test_links_of_a_pool_serve_beside_each_other(rig: Rig) -> None:
+async def test_links_of_a_pool_serve_in_parallel(rig: Rig) -> None:
     instance = await rig.start(pool=True)
     caller = Caller(instance)
     async with rig.link(instance, most=1), rig.link(instance, most=1):
@@ -178,7 +178,7 @@ async def test_links_of_a_pool_serve_beside_each_other(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("who", ["stranger", "ada", "nobody"])
-async def test_a_name_is_served_by_whom_it_is_granted_to_alone(rig: Rig, who: str) -> None:
+async def test_a_name_is_served_only_by_a_credential_with_the_right(rig: Rig, who: str) -> None:
     instance = await rig.start()
     with pytest.raises(ChannelStopped):
         async with rig.link(instance, who):

@@ -1,4 +1,4 @@
-"""Several instances, one agent: whoever drives a run holds its socket, and the run goes where the socket is."""
+"""Several instances, one agent: the instance with the agent's socket drives its runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.anyio
 
 
 def find_tasks(instance: Instance) -> list[str]:
-    """Tasks that an instance drives."""
+    """Returns the tasks that an instance drives."""
     return instance.gateway.parts.dispatch.runs.list_tasks()
 
 
 async def read_owner(instance: Instance, task: Answer) -> str:
-    """The instance whose run it is, by what is stored."""
+    """Returns the stored driver of the run."""
     ref = EntityRef(EntityKind.TASK, task["id"])
     held = (await instance.gateway.parts.writes.load([ref]))[ref]
     driver = read_driver(held.fields)
@@ -39,7 +39,7 @@ def name_of(instance: Instance) -> str:
     return instance.gateway.duties.keeper.instance
 
 
-async def test_a_call_that_lands_elsewhere_is_driven_by_the_instance_that_holds_the_socket(
+async def test_a_call_at_another_instance_is_driven_by_the_one_with_the_socket(
     rig: Rig,
 ) -> None:
     here, there = await rig.start(), await rig.start()
@@ -66,7 +66,7 @@ async def test_a_stream_is_read_at_one_instance_and_driven_at_the_other(rig: Rig
     assert rig.agent.executor.executed == {"m-1": 1}
 
 
-async def test_an_agent_that_comes_back_elsewhere_takes_its_runs_with_it(rig: Rig) -> None:
+async def test_an_agent_that_reconnects_elsewhere_takes_its_runs_with_it(rig: Rig) -> None:
     here, there = await rig.start(), await rig.start()
     caller = Caller(here)
     async with rig.link(here):
@@ -81,7 +81,7 @@ async def test_an_agent_that_comes_back_elsewhere_takes_its_runs_with_it(rig: Ri
     assert rig.agent.executor.executed == {"m-1": 1}
 
 
-async def test_a_newer_link_elsewhere_takes_the_name_and_the_older_one_is_not_heard(
+async def test_a_newer_link_elsewhere_takes_the_name_over(
     rig: Rig,
 ) -> None:
     here, there = await rig.start(), await rig.start()
@@ -130,7 +130,7 @@ async def test_a_task_that_waits_for_its_agent_can_be_cancelled(rig: Rig) -> Non
     assert rig.agent.executor.executed == {}
 
 
-async def test_no_more_items_are_on_their_way_than_the_window_has_until_they_are_stored(
+async def test_items_not_yet_stored_do_not_exceed_the_window(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await rig.start()
@@ -163,9 +163,7 @@ async def test_no_more_items_are_on_their_way_than_the_window_has_until_they_are
 
 
 @pytest.mark.requirement("I9")
-async def test_a_hint_that_is_lost_costs_time_and_nothing_else(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_hint_only_costs_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = await rig.start(), await rig.start()
     caller = Caller(there)
     offer, lost = RedisAgents.offer, list[str]()
@@ -183,7 +181,7 @@ async def test_a_hint_that_is_lost_costs_time_and_nothing_else(
 
 
 @pytest.mark.requirement("ST-16")
-async def test_a_run_whose_agent_stays_away_is_lost_and_found_again_when_it_is_back(
+async def test_a_run_without_its_agent_is_lost_and_recovers_when_it_returns(
     rig: Rig,
 ) -> None:
     instance = await rig.start(timeout={"liveness": "1s"})

@@ -1,4 +1,4 @@
-"""Who may serve which name, what a link may say, and what the operator sees of it."""
+"""Who may serve which name, which frames a link may send, and what ends the serving."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ CARD: Frame = {"name": "Raw", "description": "Raw.", "version": "1", "skills": [
 
 
 class Raw:
-    """A link that says what it likes."""
+    """A link that can send any frame."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
-        self._heard: list[Frame] = []
+        self._received: list[Frame] = []
         self.welcome: Frame = {}
 
-    async def tell(self, *frames: Frame) -> None:
+    async def send_frames(self, *frames: Frame) -> None:
         await self._socket.send("\n".join(orjson.dumps(frame).decode() for frame in frames))
 
-    async def hear(self, kind: str) -> Frame:
-        """The next frame of a type; others are passed over."""
-        while (frame := await self.hear_any())["t"] != kind:
+    async def receive(self, kind: str) -> Frame:
+        """Returns the next frame of this type; skips others."""
+        while (frame := await self.receive_any())["t"] != kind:
             pass
         return frame
 
-    async def hear_any(self) -> Frame:
-        """The next frame."""
+    async def receive_any(self) -> Frame:
+        """Returns the next frame."""
         async with asyncio.timeout(15):
-            while not self._heard:
+            while not self._received:
                 lines = str(await self._socket.recv()).split("\n")
-                self._heard += [cast("Frame", orjson.loads(line)) for line in lines]
-        return self._heard.pop(0)
+                self._received += [cast("Frame", orjson.loads(line)) for line in lines]
+        return self._received.pop(0)
 
-    async def hear_close(self) -> int:
+    async def receive_close(self) -> int:
         async with asyncio.timeout(15):
             await self._socket.wait_closed()
         return self._socket.close_code or 0
@@ -65,8 +65,8 @@ async def open_raw(
     ) as socket:
         raw = Raw(socket)
         hello = {"t": "hello", "v": 1, "token": f"{who}-key", "device": device, "role": "agent"}
-        await raw.tell({**hello, **members})
-        raw.welcome = await raw.hear("welcome")
+        await raw.send_frames({**hello, **members})
+        raw.welcome = await raw.receive("welcome")
         yield raw
 
 
@@ -75,7 +75,7 @@ def register(agent: str = NAME, **members: object) -> Frame:
 
 
 def complete(call: Frame, text: str) -> Frame:
-    """The answer of an agent that is done at once."""
+    """Returns the answer of an agent that completes at once."""
     task = {
         "id": f"remote-{call['id']}",
         "contextId": call["d"]["message"]["contextId"],
@@ -85,66 +85,66 @@ def complete(call: Frame, text: str) -> Frame:
     return {"t": "ok", "id": call["id"], "d": {"task": task}}
 
 
-async def test_a_link_gets_calls_and_its_answers_come_back(rig: Rig) -> None:
+async def test_a_link_gets_calls_and_its_answers_are_delivered(rig: Rig) -> None:
     instance = await rig.start()
     async with open_raw(instance) as raw:
-        await raw.tell(register())
-        registered = await raw.hear("reg")
+        await raw.send_frames(register())
+        registered = await raw.receive("reg")
         assert registered == {
             "t": "reg", "ok": True, "agent": NAME, "url": f"/agents/{NAME}", "gen": 1
         }  # fmt: skip
         sending = asyncio.create_task(Caller(instance).send("hello"))
-        call = await raw.hear("rpc")
+        call = await raw.receive("rpc")
         assert (call["to"], call["m"], call["hdr"]["A2A-Version"]) == (
             NAME,
             "a2a:SendMessage",
             "1.0",
         )
         assert call["dl"] > 0
-        await raw.tell(complete(call, "done"))
+        await raw.send_frames(complete(call, "done"))
         assert read_texts(await sending) == ["done"]
 
 
-async def test_what_an_older_link_says_late_is_not_heard(rig: Rig) -> None:
+async def test_a_late_answer_of_an_older_link_is_ignored(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with open_raw(instance, device="older") as older:
-        await older.tell(register())
-        await older.hear("reg")
+        await older.send_frames(register())
+        await older.receive("reg")
         sending = asyncio.create_task(caller.send("hello"))
-        call = await older.hear("rpc")
+        call = await older.receive("rpc")
         async with open_raw(instance, device="newer") as newer:
-            await newer.tell(register())
-            lost = await older.hear("unreg")
+            await newer.send_frames(register())
+            lost = await older.receive("unreg")
             assert (lost["agent"], lost["code"]) == (NAME, "superseded")
-            await older.tell(complete(call, "late"))
-            looking = await newer.hear("rpc")
+            await older.send_frames(complete(call, "late"))
+            looking = await newer.receive("rpc")
             assert looking["m"] == "a2a:ListTasks", "the agent is asked before anything is sent"
             found = complete(call, "found")["d"]["task"]
             found["history"] = [call["d"]["message"]]
-            await newer.tell({"t": "ok", "id": looking["id"], "d": {"tasks": [found]}})
+            await newer.send_frames({"t": "ok", "id": looking["id"], "d": {"tasks": [found]}})
             assert read_texts(await sending) == ["found"]
 
 
-async def test_a_link_that_floods_is_refused_and_then_closed(rig: Rig) -> None:
+async def test_a_flooding_link_is_refused_and_then_closed(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with open_raw(instance) as raw:
-        await raw.tell(register())
-        await raw.hear("reg")
+        await raw.send_frames(register())
+        await raw.receive("reg")
         streaming = asyncio.create_task(
             caller.collect("SendStreamingMessage", caller.write("hello"))
         )
-        call = await raw.hear("rpc")
+        call = await raw.receive("rpc")
         item: Frame = {"t": "item", "id": call["id"], "d": {"statusUpdate": {}}}
-        await raw.tell(*({**item, "n": number} for number in range(1, 16)))
+        await raw.send_frames(*({**item, "n": number} for number in range(1, 16)))
         for first in range(16, call["win"] + 20, 15):
-            await raw.tell(*({**item, "n": number} for number in range(first, first + 15)))
-        assert (await raw.hear("error"))["code"] == "window"
+            await raw.send_frames(*({**item, "n": number} for number in range(first, first + 15)))
+        assert (await raw.receive("error"))["code"] == "window"
         forged = {"t": "welcome"}
         for _ in range(8):
-            await raw.tell(forged)
-        assert await raw.hear_close() == 4514
+            await raw.send_frames(forged)
+        assert await raw.receive_close() == 4514
         streaming.cancel()
 
 
@@ -157,100 +157,104 @@ async def test_a_link_that_floods_is_refused_and_then_closed(rig: Rig) -> None:
         (register(card={"name": "x", "capabilities": {"streaming": "yes"}}), "invalid_agent_response"),
     ],
 )  # fmt: skip
-async def test_a_registration_that_cannot_be_is_refused(rig: Rig, frame: Frame, code: str) -> None:
+async def test_an_invalid_registration_is_refused(rig: Rig, frame: Frame, code: str) -> None:
     instance = await rig.start()
     async with open_raw(instance) as raw:
-        await raw.tell(frame)
-        refused = await raw.hear("error")
+        await raw.send_frames(frame)
+        refused = await raw.receive("error")
         assert (refused["code"], refused["of"]) == (code, "reg")
     assert find_served(instance) == []
 
 
-async def test_refused_change_of_a_card_leaves_the_name_with_its_link_until_that_ends(
+async def test_a_refused_card_update_keeps_the_registration_until_the_link_ends(
     rig: Rig,
 ) -> None:
-    """Its link forgot the name and the gateway did not, which served it over a socket that was gone."""
+    """Once the link dropped its name and the gateway did not, and so served it over a closed socket."""
     instance = await rig.start()
     async with open_raw(instance, device="older") as raw:
-        await raw.tell(register())
-        await raw.hear("reg")
-        await raw.tell(register(card={"description": "no name"}))
-        assert (await raw.hear("error"))["code"] == "invalid_agent_response"
+        await raw.send_frames(register())
+        await raw.receive("reg")
+        await raw.send_frames(register(card={"description": "no name"}))
+        assert (await raw.receive("error"))["code"] == "invalid_agent_response"
         sending = asyncio.create_task(Caller(instance).send("hello"))
-        call = await raw.hear("rpc")
-        await raw.tell(complete(call, "done"))
+        call = await raw.receive("rpc")
+        await raw.send_frames(complete(call, "done"))
         assert read_texts(await sending) == ["done"]
-        # As often as it likes; a further one that is right counts.
-        await raw.tell(register(card={"description": "no name"}), register(max=3))
-        assert (await raw.hear("reg"))["agent"] == NAME
+        # Refused updates do not count; a valid one afterwards is accepted.
+        await raw.send_frames(register(card={"description": "no name"}), register(max=3))
+        assert (await raw.receive("reg"))["agent"] == NAME
     await await_links(instance, 0)
     async with open_raw(instance, device="newer") as raw:
-        await raw.tell(register())
-        assert (await raw.hear("reg"))["agent"] == NAME
-        await raw.tell(register(card={"description": "no name"}), {"t": "unreg", "agent": NAME})
-        assert (await raw.hear("unreg"))["code"] == "asked"
+        await raw.send_frames(register())
+        assert (await raw.receive("reg"))["agent"] == NAME
+        await raw.send_frames(
+            register(card={"description": "no name"}), {"t": "unreg", "agent": NAME}
+        )
+        assert (await raw.receive("unreg"))["code"] == "asked"
         await await_links(instance, 0)
-        await raw.tell(register(), {"t": "unreg", "agent": NAME})
-        assert [(await raw.hear_any())["t"], (await raw.hear_any())["t"]] == ["reg", "unreg"]
+        await raw.send_frames(register(), {"t": "unreg", "agent": NAME})
+        assert [(await raw.receive_any())["t"], (await raw.receive_any())["t"]] == ["reg", "unreg"]
         await await_links(instance, 0)
 
 
-async def test_frames_of_agents_are_refused_from_everybody_else(rig: Rig) -> None:
+async def test_frames_of_agents_are_refused_from_other_roles(rig: Rig) -> None:
     instance = await rig.start()
     async with open_raw(instance, role="ui") as raw:
-        await raw.tell(register(), {"t": "ok", "id": "g1", "d": {}})
-        assert (await raw.hear("error"))["code"] == "forbidden_frame"
-        assert (await raw.hear("error"))["code"] == "forbidden_frame"
+        await raw.send_frames(register(), {"t": "ok", "id": "g1", "d": {}})
+        assert (await raw.receive("error"))["code"] == "forbidden_frame"
+        assert (await raw.receive("error"))["code"] == "forbidden_frame"
 
 
-async def test_no_more_calls_are_open_than_an_agent_takes(rig: Rig) -> None:
+async def test_open_calls_do_not_exceed_the_agents_maximum(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with open_raw(instance) as raw:
-        await raw.tell(register(max=1))
-        await raw.hear("reg")
+        await raw.send_frames(register(max=1))
+        await raw.receive("reg")
         first, second = (asyncio.create_task(caller.send(text)) for text in ("one", "two"))
-        call = await raw.hear("rpc")
+        call = await raw.receive("rpc")
         (served,) = find_served(instance)
         await wait_until(lambda: served.working == 1, 15, "one call is open")
-        await raw.tell(complete(call, "done"))
-        await raw.tell(complete(await raw.hear("rpc"), "done"))
+        await raw.send_frames(complete(call, "done"))
+        await raw.send_frames(complete(await raw.receive("rpc"), "done"))
         assert [read_texts(one) for one in await asyncio.gather(first, second)] == [["done"]] * 2
 
 
-async def test_an_agent_that_is_busy_is_asked_again_at_its_time(rig: Rig) -> None:
+async def test_a_busy_agent_is_asked_again_after_its_retry_time(rig: Rig) -> None:
     instance = await rig.start()
     async with open_raw(instance) as raw:
-        await raw.tell(register())
-        await raw.hear("reg")
+        await raw.send_frames(register())
+        await raw.receive("reg")
         sending = asyncio.create_task(Caller(instance).send("hello"))
-        call = await raw.hear("rpc")
-        await raw.tell({"t": "err", "id": call["id"], "code": "busy", "msg": "later", "retry": 1})
-        await raw.tell(complete(await raw.hear("rpc"), "done"))
+        call = await raw.receive("rpc")
+        await raw.send_frames(
+            {"t": "err", "id": call["id"], "code": "busy", "msg": "later", "retry": 1}
+        )
+        await raw.send_frames(complete(await raw.receive("rpc"), "done"))
         assert read_texts(await sending) == ["done"]
 
 
-async def test_a_grant_that_is_taken_away_ends_the_serving(rig: Rig) -> None:
+async def test_a_removed_permission_ends_the_serving(rig: Rig) -> None:
     instance = await rig.start()
     async with open_raw(instance) as raw:
-        await raw.tell(register())
-        await raw.hear("reg")
+        await raw.send_frames(register())
+        await raw.receive("reg")
         clients = [describe({**client, "serves": []}) for client in CLIENTS]
         fewer = instance.settings.model_validate(
             {**instance.settings.model_dump(exclude_unset=True), "clients": clients}
         )
         await apply_settings(instance.gateway, instance.access, instance.settings, fewer)
-        assert (await raw.hear("unreg"))["code"] == "forbidden"
+        assert (await raw.receive("unreg"))["code"] == "forbidden"
         await await_links(instance, 0)
 
 
-async def test_unreg_takes_the_name_back(rig: Rig) -> None:
+async def test_unreg_releases_the_name(rig: Rig) -> None:
     instance = await rig.start()
     async with open_raw(instance) as raw:
-        await raw.tell(register())
-        await raw.hear("reg")
-        await raw.tell({"t": "unreg", "agent": NAME})
-        left = await raw.hear("unreg")
+        await raw.send_frames(register())
+        await raw.receive("reg")
+        await raw.send_frames({"t": "unreg", "agent": NAME})
+        left = await raw.receive("unreg")
         assert left["code"] == "asked"
         await await_links(instance, 0)
         served = await instance.gateway.store.agents.read(NAME)

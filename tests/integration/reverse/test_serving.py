@@ -1,4 +1,4 @@
-"""A stock a2a-sdk agent that dials in is an agent like any other: sent to, streamed from, subscribed to, cancelled."""
+"""A stock a2a-sdk agent that dials in works like any other agent: send, stream, subscribe, cancel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_a_message_reaches_an_agent_that_has_no_port(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("I2")
-async def test_a_message_that_may_not_leave_any_more_is_in_no_frame(rig: Rig) -> None:
+async def test_a_message_refused_by_the_lease_check_is_in_no_frame(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with rig.link(instance):
@@ -37,7 +37,7 @@ async def test_a_message_that_may_not_leave_any_more_is_in_no_frame(rig: Rig) ->
     assert rig.agent.executor.executed == {"m-2": 1}
 
 
-async def test_a_bare_message_comes_back_as_one(rig: Rig) -> None:
+async def test_a_bare_message_is_answered_as_a_message(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with rig.link(instance):
@@ -45,7 +45,7 @@ async def test_a_bare_message_comes_back_as_one(rig: Rig) -> None:
     assert answer["message"]["parts"] == [{"text": "well"}]
 
 
-async def test_a_stream_brings_every_frame_in_order(rig: Rig) -> None:
+async def test_a_stream_has_every_frame_in_order(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
     async with rig.link(instance):
@@ -95,7 +95,7 @@ async def test_a_cancel_reaches_the_agent(rig: Rig) -> None:
         await caller.until(task, "CANCELED")
 
 
-async def test_long_content_goes_both_ways(rig: Rig) -> None:
+async def test_long_content_is_sent_both_ways(rig: Rig) -> None:
     instance = await rig.start()
     text = 'é"\\' * 60_000
     async with rig.link(instance):
@@ -103,7 +103,7 @@ async def test_long_content_goes_both_ways(rig: Rig) -> None:
     assert read_texts(task) == [text]
 
 
-async def test_what_is_served_is_on_the_card_and_the_agents_own_address_is_not(rig: Rig) -> None:
+async def test_the_card_of_a_served_agent_omits_its_own_address(rig: Rig) -> None:
     instance = await rig.start()
     path = f"/agents/{NAME}/.well-known/agent-card.json"
     async with rig.link(instance):
@@ -118,7 +118,7 @@ async def test_what_is_served_is_on_the_card_and_the_agents_own_address_is_not(r
     assert (agent["name"], agent["status"]) == (NAME, "ready")
 
 
-async def test_an_agent_that_left_is_told_as_away_though_its_card_was_read_meanwhile(
+async def test_an_agent_that_left_is_stale_although_its_card_was_read_meanwhile(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await rig.start()
@@ -140,7 +140,7 @@ async def test_an_agent_that_left_is_told_as_away_though_its_card_was_read_meanw
     await wait_until(is_away, 5, "the gateway knows that the agent is away")
 
 
-async def test_a_card_that_expired_while_it_was_read_is_read_again(
+async def test_a_card_that_expired_during_its_read_is_read_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await rig.start()
@@ -162,7 +162,7 @@ async def test_a_card_that_expired_while_it_was_read_is_read_again(
         assert cards.fresh is not None
 
 
-async def test_runs_that_bring_much_hear_of_each_request(rig: Rig) -> None:
+async def test_a_request_counts_as_a_light_caller_for_heavy_runs(rig: Rig) -> None:
     instance = await rig.start()
     loads = instance.gateway.parts.dispatch.scheduler.sums
     now_s = asyncio.get_running_loop().time

@@ -1,4 +1,4 @@
-"""What is too large for the socket goes beside it, and comes to the callers of the task with the artifact (I5)."""
+"""Content too large for the socket is uploaded separately, and reaches the task's callers with the artifact (I5)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def name(content: bytes) -> str:
 
 @dataclass
 class Painter(SdkExecutor):
-    """Brings one file, which stands where ``place`` says."""
+    """Produces one file at the URL that ``place`` returns."""
 
     place: Callable[[], Awaitable[str]] | None = None
 
@@ -86,7 +86,7 @@ async def put(
 
 
 async def read_output(instance: Instance, task: Answer) -> JsonObject:
-    """All of the one copy that the task has."""
+    """Returns the one stored output of the task."""
     headers = {"Authorization": f"Bearer {KEY}"}
     path = f"/v1/tasks/{task['id']}/outputs/{name(PICTURE)}"
     answer = await instance.http.get(path, params={"limit": 1_048_576}, headers=headers)
@@ -94,7 +94,7 @@ async def read_output(instance: Instance, task: Answer) -> JsonObject:
 
 
 @pytest.mark.requirement("I5", "ENV-10")
-async def test_what_an_agent_uploads_comes_to_the_caller_with_the_artifact_that_names_it(
+async def test_an_uploaded_file_reaches_the_caller_with_the_artifact_that_names_it(
     rig: Rig,
 ) -> None:
     instance = await rig.start()
@@ -119,7 +119,7 @@ async def test_what_an_agent_uploads_comes_to_the_caller_with_the_artifact_that_
 
 
 @pytest.mark.requirement("I5")
-async def test_what_only_another_agent_has_uploaded_is_not_to_be_had(rig: Rig) -> None:
+async def test_a_file_uploaded_by_another_agent_is_not_readable(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     uploaded = await put(instance, PICTURE, who=ASKER, agent=ASKER)
     assert uploaded.status_code == 201, uploaded.text
@@ -134,7 +134,7 @@ async def test_what_only_another_agent_has_uploaded_is_not_to_be_had(rig: Rig) -
     assert (await read_output(instance, task))["code"] == "not_found"
 
 
-async def test_an_upload_is_taken_for_a_name_that_is_granted_and_by_its_hash(rig: Rig) -> None:
+async def test_an_upload_requires_the_right_to_the_name_and_a_matching_hash(rig: Rig) -> None:
     instance = await rig.start()
     taken = await put(instance, PICTURE)
     assert (taken.status_code, taken.json()["size"]) == (201, len(PICTURE))
@@ -152,11 +152,11 @@ async def test_an_upload_is_taken_for_a_name_that_is_granted_and_by_its_hash(rig
         assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
 
 
-async def test_an_upload_is_bounded_by_itself_and_with_all_others(rig: Rig) -> None:
+async def test_uploads_are_limited_each_and_in_total(rig: Rig) -> None:
     instance = await rig.start(outputs={"max_bytes": 1_024, "upload_bytes": 2_048})
 
     async def nowhere() -> str:
-        raise AssertionError("nobody asks for a picture")
+        raise AssertionError("the picture was requested")
 
     async with dial(instance, make_painter(nowhere)) as agent:
         with pytest.raises(CallRefused) as large:
@@ -171,13 +171,13 @@ async def test_an_upload_is_bounded_by_itself_and_with_all_others(rig: Rig) -> N
 
 @dataclass
 class SlowUpload:
-    """An upload of the picture whose place is taken, and whose body has not come."""
+    """An upload of the picture that was admitted and has sent no body yet."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def finish(self) -> bytes:
-        """The answer."""
+        """Sends the body; returns the response."""
         self.writer.write(PICTURE)
         answer = await self.reader.read()
         self.writer.close()
@@ -185,7 +185,7 @@ class SlowUpload:
 
 
 async def begin(instance: Instance) -> SlowUpload:
-    """Who asks whether its body is wanted is told so when it is."""
+    """Starts an upload with ``Expect: 100-continue`` and waits until it is admitted."""
     url = instance.http.base_url
     reader, writer = await asyncio.open_connection(url.host, url.port)
     head = [
@@ -201,7 +201,7 @@ async def begin(instance: Instance) -> SlowUpload:
     return SlowUpload(reader, writer)
 
 
-async def test_an_agent_whose_uploads_come_slowly_has_two_places_and_the_others_have_theirs(
+async def test_slow_uploads_of_one_agent_leave_room_for_others(
     rig: Rig,
 ) -> None:
     instance = await rig.start_with_asker()

@@ -1,4 +1,4 @@
-"""Ways into each status of a task, through commands, real agents and time. Each gives the task that got there."""
+"""Scenarios that lead a task into each status, by commands, real agents and time. Each returns its task."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Run = Callable[[Desk], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """What leads to a status, and the task events that stand in the stream by then."""
+class Scenario:
+    """Runs into a status; ``emits`` are the task events that the stream then holds."""
 
     run: Run
-    tells: frozenset[EventType]
+    emits: frozenset[EventType]
 
 
-def tells(*types: EventType) -> frozenset[EventType]:
+def emits(*types: EventType) -> frozenset[EventType]:
     return frozenset({EventType.TASK_CREATED, *types})
 
 
 async def is_known(desk: Desk, task_id: str) -> None:
-    """Until the agent's task is bound to the run."""
+    """Waits until the agent's task is bound to the run."""
 
     async def look() -> bool:
         run = (await desk.record(task_id)).run
@@ -54,7 +54,7 @@ async def accepted(desk: Desk) -> str:
 
 
 async def parent(desk: Desk) -> str:
-    """Accepted too, and somebody who has given a part of the work away."""
+    """Also accepted: a parent that has delegated a part of its work."""
     task_id = await desk.create()
     session_id = (await desk.record(task_id)).session_id
     await desk.create("a part of it", parentTaskId=task_id, sessionId=session_id)
@@ -62,17 +62,17 @@ async def parent(desk: Desk) -> str:
 
 
 async def queued(desk: Desk) -> str:
-    """The agent has the task, and has not begun."""
+    """The agent has the task and has not started it."""
     return await desk.start("silent")
 
 
 async def preparing(desk: Desk) -> str:
-    """The card of the agent is being read, and takes its time."""
+    """The agent's card is being read, slowly."""
     task_id = await desk.create()
     desk.hold_card()
     begun = asyncio.create_task(desk.do("start_task", taskId=task_id))
     await desk.until(task_id, Status.PREPARING)
-    begun.cancel()  # Whoever asked goes; the command is seen through.
+    begun.cancel()  # The caller leaves; the command is still completed.
     return task_id
 
 
@@ -89,7 +89,7 @@ async def waiting_input(desk: Desk) -> str:
 
 
 async def ask_leave(turn: Turn) -> None:
-    """An agent that wants to know whether it may, in the words of our extension."""
+    """An agent that requests permission, in the gateway's own dialect."""
     form: JsonObject = {
         "action_id": "native-1",
         "rev": 1,
@@ -136,13 +136,13 @@ async def paused(desk: Desk) -> str:
 
 
 async def retrying(desk: Desk) -> str:
-    """The agent has failed once, and is tried again later."""
+    """The agent has failed once; a retry is scheduled."""
     desk.house.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
     return await desk.start("fail at it")
 
 
 async def cancelling(desk: Desk) -> str:
-    """The agent hears the wish, and goes on."""
+    """The agent receives the cancel and continues."""
     desk.house.peer.on_cancel = "ignored"
     task_id = await desk.start("silent")
     await is_known(desk, task_id)
@@ -178,7 +178,7 @@ async def lost(desk: Desk) -> str:
 
 
 async def completed(desk: Desk) -> str:
-    """After a pause."""
+    """Completed after a pause."""
     task_id = await desk.create()
     await desk.do("pause_task", taskId=task_id)
     await desk.do("resume_task", taskId=task_id)
@@ -187,7 +187,7 @@ async def completed(desk: Desk) -> str:
 
 
 async def stale(desk: Desk) -> str:
-    """The agent says nothing for longer than a reader should believe what stands there."""
+    """The agent has been silent for longer than its recorded status stays valid."""
     task_id = await queued(desk)
     await is_known(desk, task_id)
     desk.house.clock.ahead_ms += QUIET_MS + 1_000
@@ -195,7 +195,7 @@ async def stale(desk: Desk) -> str:
 
 
 async def unknown(desk: Desk) -> str:
-    """The agent says a word that nobody here knows."""
+    """The agent reports a status that the gateway does not know."""
 
     async def dream(turn: Turn) -> None:
         await turn.status("TASK_STATE_DREAMING")
@@ -207,37 +207,41 @@ async def unknown(desk: Desk) -> str:
 _E = EventType
 _BEGUN: Final = (_E.TASK_ACCEPTED, _E.TASK_ATTEMPT_STARTED, _E.TASK_STARTED)
 
-STORIES: Final[dict[Status, Story]] = {
-    Status.DRAFT: Story(draft, tells()),
-    Status.ACCEPTED: Story(accepted, tells(_E.TASK_ACCEPTED, _E.TASK_UPDATED)),
-    Status.QUEUED: Story(queued, tells(*_BEGUN, _E.TASK_QUEUED)),
-    Status.PREPARING: Story(preparing, tells(_E.TASK_ACCEPTED, _E.TASK_PROGRESS)),
-    Status.RUNNING: Story(running, tells(*_BEGUN, _E.TASK_PROGRESS)),
-    Status.WAITING_INPUT: Story(waiting_input, tells(*_BEGUN, _E.TASK_WAITING)),
-    Status.WAITING_PERMISSION: Story(waiting_permission, tells(*_BEGUN, _E.TASK_WAITING)),
-    Status.WAITING_RESOURCE: Story(waiting_resource, tells(*_BEGUN, _E.TASK_WAITING)),
-    Status.BLOCKED: Story(blocked, tells(_E.TASK_DEPENDENCY_UPDATED, _E.TASK_BLOCKED)),
-    Status.PAUSED: Story(paused, tells(*_BEGUN, _E.TASK_PAUSED)),
-    Status.RETRYING: Story(retrying, tells(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_RETRYING)),
-    Status.CANCELLING: Story(cancelling, tells(*_BEGUN, _E.TASK_CANCEL_REQUESTED)),
-    Status.CANCELLED: Story(cancelled, tells(*_BEGUN, _E.TASK_CANCEL_REQUESTED, _E.TASK_CANCELLED)),
-    Status.TIMED_OUT: Story(timed_out, tells(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_TIMED_OUT)),
-    Status.FAILED: Story(failed, tells(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_FAILED)),
-    Status.LOST: Story(lost, tells(*_BEGUN, _E.TASK_LOST)),
-    Status.COMPLETED: Story(
-        completed,
-        tells(*_BEGUN, _E.TASK_RESUMED, _E.TASK_ATTEMPT_COMPLETED, _E.TASK_COMPLETED),
+SCENARIOS: Final[dict[Status, Scenario]] = {
+    Status.DRAFT: Scenario(draft, emits()),
+    Status.ACCEPTED: Scenario(accepted, emits(_E.TASK_ACCEPTED, _E.TASK_UPDATED)),
+    Status.QUEUED: Scenario(queued, emits(*_BEGUN, _E.TASK_QUEUED)),
+    Status.PREPARING: Scenario(preparing, emits(_E.TASK_ACCEPTED, _E.TASK_PROGRESS)),
+    Status.RUNNING: Scenario(running, emits(*_BEGUN, _E.TASK_PROGRESS)),
+    Status.WAITING_INPUT: Scenario(waiting_input, emits(*_BEGUN, _E.TASK_WAITING)),
+    Status.WAITING_PERMISSION: Scenario(waiting_permission, emits(*_BEGUN, _E.TASK_WAITING)),
+    Status.WAITING_RESOURCE: Scenario(waiting_resource, emits(*_BEGUN, _E.TASK_WAITING)),
+    Status.BLOCKED: Scenario(blocked, emits(_E.TASK_DEPENDENCY_UPDATED, _E.TASK_BLOCKED)),
+    Status.PAUSED: Scenario(paused, emits(*_BEGUN, _E.TASK_PAUSED)),
+    Status.RETRYING: Scenario(retrying, emits(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_RETRYING)),
+    Status.CANCELLING: Scenario(cancelling, emits(*_BEGUN, _E.TASK_CANCEL_REQUESTED)),
+    Status.CANCELLED: Scenario(
+        cancelled, emits(*_BEGUN, _E.TASK_CANCEL_REQUESTED, _E.TASK_CANCELLED)
     ),
-    Status.STALE: Story(stale, tells(*_BEGUN)),
-    Status.UNKNOWN: Story(unknown, tells(*_BEGUN, _E.TASK_PROGRESS)),
+    Status.TIMED_OUT: Scenario(
+        timed_out, emits(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_TIMED_OUT)
+    ),
+    Status.FAILED: Scenario(failed, emits(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_FAILED)),
+    Status.LOST: Scenario(lost, emits(*_BEGUN, _E.TASK_LOST)),
+    Status.COMPLETED: Scenario(
+        completed,
+        emits(*_BEGUN, _E.TASK_RESUMED, _E.TASK_ATTEMPT_COMPLETED, _E.TASK_COMPLETED),
+    ),
+    Status.STALE: Scenario(stale, emits(*_BEGUN)),
+    Status.UNKNOWN: Scenario(unknown, emits(*_BEGUN, _E.TASK_PROGRESS)),
 }
-DELEGATED: Final = Story(parent, tells(_E.TASK_DELEGATED))
+DELEGATED: Final = Scenario(parent, emits(_E.TASK_DELEGATED))
 
-BESIDES: Final[dict[str, tuple[Status, Story]]] = {
+MORE_SCENARIOS: Final[dict[str, tuple[Status, Scenario]]] = {
     "credential": (
         Status.WAITING_RESOURCE,
-        Story(waiting_credential, tells(*_BEGUN, _E.TASK_WAITING)),
+        Scenario(waiting_credential, emits(*_BEGUN, _E.TASK_WAITING)),
     ),
-    "parent": (Status.ACCEPTED, Story(parent, tells(_E.TASK_ACCEPTED, _E.TASK_DELEGATED))),
+    "parent": (Status.ACCEPTED, Scenario(parent, emits(_E.TASK_ACCEPTED, _E.TASK_DELEGATED))),
 }
-"""Further ways, by what is different about them."""
+"""Further scenarios, by their special feature."""
