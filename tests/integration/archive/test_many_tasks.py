@@ -16,7 +16,7 @@ from passerelle.core.wire.json import JsonObject
 from tests.integration.archive.test_archived_reads import open_store
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.integration.devices.asking import ADA, bearer
-from tests.support.copies import Crowd, TaskCopies, record_task
+from tests.support.copies import TaskCopies, TaskPopulation, record_task
 from tests.support.engine import Server, engine_server, started_legs
 from tests.support.store_trips import Trips, watch
 
@@ -90,12 +90,14 @@ class Reader:
         return result
 
 
-async def read_all(at: Instance, trips: Trips, crowd: Crowd, archived: int) -> dict[str, Asked]:
+async def read_all(
+    at: Instance, trips: Trips, population: TaskPopulation, archived: int
+) -> dict[str, Asked]:
     """What a caller does, and what each asks of the store; ``archived`` was the last to leave."""
     reader = Reader(at, trips)
-    await reader.call("a task", "GetTask", {"id": crowd.name_task(archived + TRIES)})
-    await reader.call("an archived task", "GetTask", {"id": crowd.name_task(archived)})
-    await reader.get("a task over /v1", f"/v1/tasks/{crowd.name_task(archived + 2 * TRIES)}")
+    await reader.call("a task", "GetTask", {"id": population.name_task(archived + TRIES)})
+    await reader.call("an archived task", "GetTask", {"id": population.name_task(archived)})
+    await reader.get("a task over /v1", f"/v1/tasks/{population.name_task(archived + 2 * TRIES)}")
     size: JsonObject = {"pageSize": PAGE}
     page = await reader.call("a page", "ListTasks", size)
     page = await reader.call(
@@ -109,12 +111,14 @@ async def read_all(at: Instance, trips: Trips, crowd: Crowd, archived: int) -> d
     return reader.asked
 
 
-async def read_at_rest(at: Instance, trips: Trips, crowd: Crowd, left: int) -> dict[str, Asked]:
+async def read_at_rest(
+    at: Instance, trips: Trips, population: TaskPopulation, left: int
+) -> dict[str, Asked]:
     """What is asked twice in a row: at first, what was sent before may still be passed on to lists."""
     before = dict[str, Asked]()
     for archived in range(left - 1, left - TRIES, -1):
         del trips.all[:]
-        told = await read_all(at, trips, crowd, archived)
+        told = await read_all(at, trips, population, archived)
         if told == before:
             return told
         before = told
@@ -129,13 +133,13 @@ async def test_the_store_is_asked_the_same_of_few_tasks_and_of_many(rig: Rig, tr
         one = await record_task(at, "ada", "hello")
         originals.setdefault(one.shard, one)
     async with await open_store(rig) as store:
-        crowd = Crowd(store, [*originals.values()])
+        population = TaskPopulation(store, [*originals.values()])
         asked, last = list[dict[str, Asked]](), 0
         for count in (FEW, MANY):
-            await crowd.write_all(range(last, count))
-            await crowd.archive(range(max(0, last - LIVE), count - LIVE))
+            await population.write_all(range(last, count))
+            await population.archive(range(max(0, last - LIVE), count - LIVE))
             last = count
-            told = await read_at_rest(at, trips, crowd, count - LIVE)
+            told = await read_at_rest(at, trips, population, count - LIVE)
             writer = Reader(at, trips)
             await writer.send("a message", f"key-{count}")
             asked.append({**told, **writer.asked})

@@ -26,7 +26,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.file_server import File, FileServer
-from tests.support.house import ADA, BOB, House
+from tests.support.harness import ADA, BOB, Harness
 from tests.support.scripted_tasks import Script, Turn
 
 if TYPE_CHECKING:
@@ -39,18 +39,18 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-async def shelf(house: House) -> AsyncGenerator[FileServer]:
+async def shelf(harness: Harness) -> AsyncGenerator[FileServer]:
     """Where the agent puts its files; the house fetches from there."""
     async with FileServer() as server:
-        allow(house, server)
+        allow(harness, server)
         yield server
-        await house.outputs.close()
+        await harness.outputs.close()
 
 
-def allow(house: House, server: FileServer, **members: object) -> None:
+def allow(harness: Harness, server: FileServer, **members: object) -> None:
     """The terms of the house, with the files of this server."""
     given = {"fetch": True, "allow": [server.url], **members}
-    house.outputs.reload(read_output_terms(OutputSettings.model_validate(given)))
+    harness.outputs.reload(read_output_terms(OutputSettings.model_validate(given)))
 
 
 def bring(*urls: str) -> Script:
@@ -64,9 +64,9 @@ def bring(*urls: str) -> Script:
     return work
 
 
-async def begin(house: House, *urls: str) -> TurnAccepted:
-    house.peer.next(bring(*urls))
-    return await house.send("the report, please", wait="stream")
+async def begin(harness: Harness, *urls: str) -> TurnAccepted:
+    harness.peer.next(bring(*urls))
+    return await harness.send("the report, please", wait="stream")
 
 
 def copies_of(events: list[Event]) -> list[Ref]:
@@ -79,30 +79,30 @@ def copies_of(events: list[Event]) -> list[Ref]:
     ]
 
 
-async def read(house: House, accepted: TurnAccepted, sha256: str) -> JsonObject:
-    return await house.service.read(ADA, GetOutput(accepted.facade, sha256))
+async def read(harness: Harness, accepted: TurnAccepted, sha256: str) -> JsonObject:
+    return await harness.service.read(ADA, GetOutput(accepted.facade, sha256))
 
 
 @pytest.mark.requirement("A2A-11", "I5", "ENV-10", "ATT-6")
 async def test_task_completes_when_a_copy_of_its_file_is_here(
-    house: House, shelf: FileServer
+    harness: Harness, shelf: FileServer
 ) -> None:
     shelf.files["/r.pdf"] = File(PDF, "application/pdf")
-    accepted = await begin(house, f"{shelf.url}/r.pdf?key=secret")
-    frames = await house.watch(accepted)
-    record = await house.until(accepted, Status.COMPLETED)
-    events = await house.events(accepted)
+    accepted = await begin(harness, f"{shelf.url}/r.pdf?key=secret")
+    frames = await harness.watch(accepted)
+    record = await harness.until(accepted, Status.COMPLETED)
+    events = await harness.events(accepted)
     (copy,) = copies_of(events)
     assert copy.blob == hashlib.sha256(PDF).hexdigest()
     assert (copy.url, copy.media_type) == (f"{shelf.url}/r.pdf", "application/pdf")
     stored = [event.fact.payload for event in events if event.type == "artifact.changed"]
     assert [cast("ArtifactChanged", one).stored for one in stored] == [False, True]
     assert (record.artifact_count, len(record.artifacts)) == (1, 1)
-    output = await read(house, accepted, copy.blob or "")
+    output = await read(harness, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == PDF
     assert (output["state"], output["mediaType"]) == ("here", "application/pdf")
     assert "key=secret" in str(frames), "the part is as the agent wrote it"
-    model = await house.service.read(ADA, GetTaskModel(accepted.facade, "artifacts"))
+    model = await harness.service.read(ADA, GetTaskModel(accepted.facade, "artifacts"))
     (shown,) = cast("list[JsonObject]", model["artifacts"])
     (version,) = cast("list[JsonObject]", shown["versions"])
     assert (version["version"], version["stored"]) == (1, True)
@@ -110,23 +110,23 @@ async def test_task_completes_when_a_copy_of_its_file_is_here(
 
 @pytest.mark.requirement("A2A-11", "I5", "AP-4", "ST-8", "CF-7")
 async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
-    house: House, shelf: FileServer
+    harness: Harness, shelf: FileServer
 ) -> None:
     shelf.files["/r.pdf"] = File(status=503)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
-    record = await house.until(accepted, Status.WAITING_RESOURCE)
+    accepted = await begin(harness, f"{shelf.url}/r.pdf")
+    record = await harness.until(accepted, Status.WAITING_RESOURCE)
     assert "HTTP 503" in str(record.status_reason)
-    assert "task.completed" not in await house.types(accepted)
-    await house.restart()
-    (remote,) = house.peer.tasks.values()
+    assert "task.completed" not in await harness.types(accepted)
+    await harness.restart()
+    (remote,) = harness.peer.tasks.values()
     remote.forgotten = True
-    await house.adopt(accepted)
+    await harness.adopt(accepted)
     shelf.files["/r.pdf"] = File(PDF)
-    await house.until(accepted, Status.COMPLETED)
-    assert len(copies_of(await house.events(accepted))) == 1
-    waits = [one for one in await house.types(accepted) if one == "task.waiting"]
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(copies_of(await harness.events(accepted))) == 1
+    waits = [one for one in await harness.types(accepted) if one == "task.waiting"]
     assert len(waits) == 1
-    assert await house.resources(accepted) == ["file"]
+    assert await harness.resources(accepted) == ["file"]
 
 
 @pytest.mark.requirement("A2A-11", "AP-4")
@@ -139,128 +139,132 @@ async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
     ],
 )
 async def test_task_whose_file_will_never_be_had_fails_with_the_reason(
-    house: House, shelf: FileServer, path: str, reason: str
+    harness: Harness, shelf: FileServer, path: str, reason: str
 ) -> None:
     shelf.files["/elsewhere"] = File(status=302, location="http://169.254.169.254/latest/meta-data")
     shelf.files["/round"] = File(status=302, location="/round")
-    accepted = await begin(house, f"{shelf.url}{path}")
-    record = await house.until(accepted, Status.FAILED)
+    accepted = await begin(harness, f"{shelf.url}{path}")
+    record = await harness.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert (record.last_error.code, reason in record.last_error.message) == (
         "artifact_unavailable",
         True,
     )
-    assert "task.completed" not in await house.types(accepted)
+    assert "task.completed" not in await harness.types(accepted)
 
 
-async def test_redirect_within_what_is_allowed_is_followed(house: House, shelf: FileServer) -> None:
+async def test_redirect_within_what_is_allowed_is_followed(
+    harness: Harness, shelf: FileServer
+) -> None:
     shelf.files["/r"] = File(status=307, location="/r.pdf")
     shelf.files["/r.pdf"] = File(PDF)
-    accepted = await begin(house, f"{shelf.url}/r")
-    await house.until(accepted, Status.COMPLETED)
-    (copy,) = copies_of(await house.events(accepted))
+    accepted = await begin(harness, f"{shelf.url}/r")
+    await harness.until(accepted, Status.COMPLETED)
+    (copy,) = copies_of(await harness.events(accepted))
     assert copy.size == len(PDF)
 
 
 async def test_private_address_that_nobody_allowed_is_never_asked(
-    house: House, shelf: FileServer
+    harness: Harness, shelf: FileServer
 ) -> None:
-    house.outputs.reload(read_output_terms(OutputSettings(fetch=True)))
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
-    await house.until(accepted, Status.FAILED)
+    harness.outputs.reload(read_output_terms(OutputSettings(fetch=True)))
+    accepted = await begin(harness, f"{shelf.url}/r.pdf")
+    await harness.until(accepted, Status.FAILED)
     assert shelf.asked == {}
 
 
 @pytest.mark.requirement("EXT-10")
-async def test_file_over_the_limit_is_cut_and_says_so(house: House, shelf: FileServer) -> None:
-    allow(house, shelf, max_bytes=1_024)
+async def test_file_over_the_limit_is_cut_and_says_so(harness: Harness, shelf: FileServer) -> None:
+    allow(harness, shelf, max_bytes=1_024)
     shelf.files["/r.pdf"] = File(b"x" * 5_000)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
-    await house.until(accepted, Status.COMPLETED)
-    events = await house.events(accepted)
+    accepted = await begin(harness, f"{shelf.url}/r.pdf")
+    await harness.until(accepted, Status.COMPLETED)
+    events = await harness.events(accepted)
     (cut,) = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputTruncated)]
     assert (cut.size, cut.kept) == (5_000, 1_024)
     (copy,) = copies_of(events)
-    output = await read(house, accepted, copy.blob or "")
+    output = await read(harness, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == b"x" * 1_024
 
 
 @pytest.mark.requirement("EXT-10", "ENV-10")
-async def test_copy_expires_and_whoever_reads_it_is_told(house: House, shelf: FileServer) -> None:
-    allow(house, shelf, keep="1h")
+async def test_copy_expires_and_whoever_reads_it_is_told(
+    harness: Harness, shelf: FileServer
+) -> None:
+    allow(harness, shelf, keep="1h")
     shelf.files["/r.pdf"] = File(PDF)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
-    await house.until(accepted, Status.COMPLETED)
-    (copy,) = copies_of(await house.events(accepted))
-    await house.come_due("output", accepted.task_id, after_ms=HOUR_MS + 1)
+    accepted = await begin(harness, f"{shelf.url}/r.pdf")
+    await harness.until(accepted, Status.COMPLETED)
+    (copy,) = copies_of(await harness.events(accepted))
+    await harness.run_due("output", accepted.task_id, after_ms=HOUR_MS + 1)
     (expired,) = [
         event.fact.payload
-        for event in await house.events(accepted)
+        for event in await harness.events(accepted)
         if isinstance(event.fact.payload, OutputExpired)
     ]
     assert expired.sha256 == copy.blob
-    output = await read(house, accepted, expired.sha256)
+    output = await read(harness, accepted, expired.sha256)
     assert (output["state"], "content" in output) == ("expired", False)
-    assert "r.pdf" in str((await house.read(accepted))["artifacts"])
-    assert f"output:{accepted.task_id}" not in await house.due(accepted.task_id)
+    assert "r.pdf" in str((await harness.read(accepted))["artifacts"])
+    assert f"output:{accepted.task_id}" not in await harness.due(accepted.task_id)
 
 
 async def test_copy_that_a_later_task_has_too_outlives_the_first(
-    house: House, shelf: FileServer
+    harness: Harness, shelf: FileServer
 ) -> None:
-    allow(house, shelf, keep="1h")
+    allow(harness, shelf, keep="1h")
     shelf.files["/r.pdf"] = File(PDF)
-    first = await begin(house, f"{shelf.url}/r.pdf")
-    await house.until(first, Status.COMPLETED)
-    (copy,) = copies_of(await house.events(first))
+    first = await begin(harness, f"{shelf.url}/r.pdf")
+    await harness.until(first, Status.COMPLETED)
+    (copy,) = copies_of(await harness.events(first))
     shard = shard_of(first.task_id)
-    again = await house.store.copies.put(shard, PDF)
+    again = await harness.store.copies.put(shard, PDF)
     assert again == copy.blob
-    await house.come_due("output", first.task_id, after_ms=1)
-    assert await house.store.copies.get(shard, copy.blob or "") == PDF
+    await harness.run_due("output", first.task_id, after_ms=1)
+    assert await harness.store.copies.get(shard, copy.blob or "") == PDF
 
 
-async def test_stop_is_not_kept_waiting_by_a_file(house: House, shelf: FileServer) -> None:
+async def test_stop_is_not_kept_waiting_by_a_file(harness: Harness, shelf: FileServer) -> None:
     shelf.files["/r.pdf"] = File(status=503)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
-    await house.until(accepted, Status.WAITING_RESOURCE)
-    await house.cancel(accepted)
-    await house.until(accepted, Status.CANCELLED)
+    accepted = await begin(harness, f"{shelf.url}/r.pdf")
+    await harness.until(accepted, Status.WAITING_RESOURCE)
+    await harness.cancel(accepted)
+    await harness.until(accepted, Status.CANCELLED)
 
 
 async def test_files_are_left_where_they_are_unless_they_are_wanted(
-    house: House, shelf: FileServer
+    harness: Harness, shelf: FileServer
 ) -> None:
-    house.outputs.reload(read_output_terms(OutputSettings()))
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
-    record = await house.until(accepted, Status.COMPLETED)
+    harness.outputs.reload(read_output_terms(OutputSettings()))
+    accepted = await begin(harness, f"{shelf.url}/r.pdf")
+    record = await harness.until(accepted, Status.COMPLETED)
     assert record.artifacts[0].stored
     assert shelf.asked == {}
 
 
 @pytest.mark.requirement("ENV-10")
-async def test_output_is_read_by_its_owner_and_in_parts(house: House) -> None:
-    accepted = await house.send("big")
-    await house.hear(accepted)
-    (artifact,) = (await house.record(accepted)).artifacts
+async def test_output_is_read_by_its_owner_and_in_parts(harness: Harness) -> None:
+    accepted = await harness.send("big")
+    await harness.await_answer(accepted)
+    (artifact,) = (await harness.record(accepted)).artifacts
     assert artifact.blob is not None
-    whole = await house.store.blobs.get(shard_of(accepted.task_id), artifact.blob)
-    part = await house.service.read(ADA, GetOutput(accepted.facade, artifact.blob, 10, 20))
+    whole = await harness.store.blobs.get(shard_of(accepted.task_id), artifact.blob)
+    part = await harness.service.read(ADA, GetOutput(accepted.facade, artifact.blob, 10, 20))
     assert whole is not None
     assert base64.b64decode(str(part["content"])) == whole[10:30]
     assert (part["size"], part["name"]) == (len(whole), "artifact")
     with pytest.raises(NotFound):
-        await house.service.read(BOB, GetOutput(accepted.facade, artifact.blob))
+        await harness.service.read(BOB, GetOutput(accepted.facade, artifact.blob))
     with pytest.raises(NotFound):
-        await house.service.read(ADA, GetOutput(accepted.facade, "0" * 64))
+        await harness.service.read(ADA, GetOutput(accepted.facade, "0" * 64))
 
 
 @pytest.mark.requirement("EXT-10")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_pattern_is_taken_out_before_anything_is_stored(
-    house: House, shelf: FileServer, wait: str
+    harness: Harness, shelf: FileServer, wait: str
 ) -> None:
-    allow(house, shelf, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
+    allow(harness, shelf, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
     key = "AKIA12345678"
     shelf.files["/notes.txt"] = File(f"the key is {key}".encode(), "text/plain")
 
@@ -271,23 +275,23 @@ async def test_pattern_is_taken_out_before_anything_is_stored(
         task.artifact([{"url": f"{shelf.url}/notes.txt"}], artifact_id="a-2")
         await turn.status("COMPLETED")
 
-    house.peer.next(work)
-    accepted = await house.send("go", wait="stream" if wait == "stream" else "unary")
-    await house.hear(accepted)
-    await house.until(accepted, Status.COMPLETED)
-    entries = await house.entries(accepted.session_id)
+    harness.peer.next(work)
+    accepted = await harness.send("go", wait="stream" if wait == "stream" else "unary")
+    await harness.await_answer(accepted)
+    await harness.until(accepted, Status.COMPLETED)
+    entries = await harness.entries(accepted.session_id)
     assert not any(key.encode() in entry.data for entry in entries)
-    task = str(await house.read(accepted))
+    task = str(await harness.read(accepted))
     assert key not in task
     assert "key: [redacted: aws-key]" in task
-    events = await house.events(accepted)
+    events = await harness.events(accepted)
     told = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputRedacted)]
     assert {one.rule for one in told} == {"aws-key"}
     assert sum(one.count for one in told) == 5
     (copy,) = copies_of(events)
-    output = await read(house, accepted, copy.blob or "")
+    output = await read(harness, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == b"the key is [redacted: aws-key]"
-    assert house.peer.texts == ["go"]
+    assert harness.peer.texts == ["go"]
 
 
 SECRET: Final = "project nightfall"
@@ -317,23 +321,23 @@ async def ask_and_refuse(turn: Turn) -> None:
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("work", [refuse_at_once, break_off, write_nonsense, ask_and_refuse])
 async def test_pattern_is_taken_out_of_what_an_agent_says_when_it_refuses(
-    house: House, shelf: FileServer, wait: WaitMode, work: Script
+    harness: Harness, shelf: FileServer, wait: WaitMode, work: Script
 ) -> None:
-    allow(house, shelf, redact=[{"name": "project", "pattern": "project [a-z]+"}])
-    house.peer.next(work, work)
-    accepted = last = await house.send("go", wait=wait)
+    allow(harness, shelf, redact=[{"name": "project", "pattern": "project [a-z]+"}])
+    harness.peer.next(work, work)
+    accepted = last = await harness.send("go", wait=wait)
     told: list[object] = []
     if work is ask_and_refuse:
-        await house.until(accepted, Status.WAITING_INPUT)
-        last = await house.send("this one", wait=wait, task=accepted.facade)
+        await harness.until(accepted, Status.WAITING_INPUT)
+        last = await harness.send("this one", wait=wait, task=accepted.facade)
     try:
-        told.append(await house.hear(last))
+        told.append(await harness.await_answer(last))
     except PasserelleError as refused:
         told += [refused.message, refused.details]
     if work is not ask_and_refuse:
-        await house.until(accepted, Status.FAILED)
-    told.append(await house.record(accepted))
-    entries = await house.entries(accepted.session_id)
+        await harness.until(accepted, Status.FAILED)
+    told.append(await harness.record(accepted))
+    entries = await harness.entries(accepted.session_id)
     assert SECRET not in str(told)
     assert SECRET not in str(entries)
     if work is not write_nonsense:
@@ -348,7 +352,7 @@ async def test_terms_that_are_none_are_refused() -> None:
 
 @pytest.mark.requirement("PO-8", "PO-9")
 async def test_long_status_has_its_first_words_with_it_and_the_rest_behind_a_reference(
-    house: House,
+    harness: Harness,
 ) -> None:
     words = "and so on " * 3_000
 
@@ -356,18 +360,18 @@ async def test_long_status_has_its_first_words_with_it_and_the_rest_behind_a_ref
         await turn.status("WORKING", words)
         await turn.status("COMPLETED")
 
-    house.peer.next(work)
-    accepted = await house.send("go on", wait="stream")
-    await house.watch(accepted)
+    harness.peer.next(work)
+    accepted = await harness.send("go on", wait="stream")
+    await harness.watch(accepted)
     (ref,) = [
         event.fact.refs["output"]
-        for event in await house.events(accepted)
+        for event in await harness.events(accepted)
         if event.type == "output.spilled"
     ]
     assert ref.preview == words[:200]
-    part = await house.service.read(ADA, GetOutput(accepted.facade, ref.blob or "", 0, 1 << 20))
+    part = await harness.service.read(ADA, GetOutput(accepted.facade, ref.blob or "", 0, 1 << 20))
     assert words in base64.b64decode(str(part["content"])).decode()
-    entries = await house.entries(accepted.session_id)
+    entries = await harness.entries(accepted.session_id)
     assert max(len(entry.data) for entry in entries) < 20 * 1024
 
 
@@ -388,15 +392,15 @@ def bring_beside(number: int, *urls: str) -> Script:
 @pytest.mark.requirement("A2A-11", "I5")
 @pytest.mark.parametrize("beside", [KEPT_ARTIFACTS - 1, KEPT_ARTIFACTS, 60])
 async def test_file_that_is_gone_fails_the_task_whatever_stands_before_it(
-    house: House, shelf: FileServer, beside: int
+    harness: Harness, shelf: FileServer, beside: int
 ) -> None:
-    house.peer.next(bring_beside(beside, shelf.url + "/gone.pdf"))
-    accepted = await house.send("go", wait="stream")
-    record = await house.until(accepted, Status.FAILED)
+    harness.peer.next(bring_beside(beside, shelf.url + "/gone.pdf"))
+    accepted = await harness.send("go", wait="stream")
+    record = await harness.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.code == "artifact_unavailable"
     assert record.artifact_count == beside + 1
-    changed = [e.fact.payload for e in await house.events(accepted)]
+    changed = [e.fact.payload for e in await harness.events(accepted)]
     told = [one for one in changed if isinstance(one, ArtifactChanged)]
     assert [one.stored for one in told if one.name_at_peer == "file 0"] == [False]
 
@@ -404,24 +408,24 @@ async def test_file_that_is_gone_fails_the_task_whatever_stands_before_it(
 @pytest.mark.requirement("A2A-11", "I5", "AP-4")
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_files_after_the_sixteenth_artifact_are_here_before_the_task_completes(
-    house: House, shelf: FileServer, *, restarts: bool
+    harness: Harness, shelf: FileServer, *, restarts: bool
 ) -> None:
     urls = [f"{shelf.url}/{count}.pdf" for count in range(5)]
     for count in range(5):
         shelf.files[f"/{count}.pdf"] = File(PDF + b"%d" % count, "application/pdf")
     shelf.files["/3.pdf"] = File(status=503)
-    house.peer.next(bring_beside(KEPT_ARTIFACTS - 1, *urls))
-    accepted = await house.send("go", wait="stream")
-    record = await house.until(accepted, Status.WAITING_RESOURCE)
+    harness.peer.next(bring_beside(KEPT_ARTIFACTS - 1, *urls))
+    accepted = await harness.send("go", wait="stream")
+    record = await harness.until(accepted, Status.WAITING_RESOURCE)
     assert (record.awaited or 0) >= 1
     with pytest.raises(UnsupportedOperation, match="not stored"):
-        await house.service.execute(ADA, CompleteTask(accepted.facade), None)
+        await harness.service.execute(ADA, CompleteTask(accepted.facade), None)
     shelf.files["/3.pdf"] = File(PDF + b"3", "application/pdf")
     if restarts:
-        await house.restart()
-        allow(house, shelf)
-        await house.adopt(accepted)
-    record = await house.until(accepted, Status.COMPLETED)
+        await harness.restart()
+        allow(harness, shelf)
+        await harness.adopt(accepted)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert (record.awaited, record.artifact_count) == (None, KEPT_ARTIFACTS + 4)
-    copies = {one.blob for one in copies_of(await house.events(accepted))}
+    copies = {one.blob for one in copies_of(await harness.events(accepted))}
     assert copies == {hashlib.sha256(PDF + b"%d" % count).hexdigest() for count in range(5)}

@@ -14,7 +14,7 @@ from passerelle.core.payloads.approval import ActionResolved
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.support.asking import ask_leave
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until
 
@@ -60,35 +60,35 @@ def play(vector: JsonObject) -> Script:
     [pytest.param(vector, id=f"{vector['dialect']}: {vector['says']}") for vector in VECTORS],
 )
 async def test_decision_reaches_the_peer_in_its_own_form(
-    house: House, vector: JsonObject, decided: str
+    harness: Harness, vector: JsonObject, decided: str
 ) -> None:
     if decided not in vector:
         decided = "words" if "words" in vector else "no"
-    house.peer.next(play(vector))
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+    harness.peer.next(play(vector))
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     [asked] = cast("list[JsonObject]", vector["asks"])
     offered = [str(one["optionId"]) for one in cast("list[JsonObject]", view["options"])]
     assert offered == asked["options"]
     wanted = cast("JsonObject | None", vector[decided])
     if wanted is None:
-        await house.respond(view, option_id="cancel")
-        await house.until(accepted, Status.CANCELLED)
-        assert len(house.peer.messages) == 1
+        await harness.respond(view, option_id="cancel")
+        await harness.until(accepted, Status.CANCELLED)
+        assert len(harness.peer.messages) == 1
         return
     content = {"text": "blue"} if decided == "words" else None
     option = {"yes": "approve", "no": "reject", "words": "reply"}[decided]
-    await house.respond(view, option_id=option, content=content)
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 2
-    sent = house.peer.messages[1]
+    await harness.respond(view, option_id=option, content=content)
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 2
+    sent = harness.peer.messages[1]
     assert sent["parts"] == wanted["parts"]
     assert sent.get("metadata") == wanted.get("metadata")
 
 
 @pytest.mark.requirement("EVC-10", "VAL-4")
 async def test_question_that_is_shown_once_stays_open_when_the_task_is_looked_at_again(
-    house: House,
+    harness: Harness,
 ) -> None:
     """Agents of LangGraph show what they were interrupted for in the stream, and leave it out of GetTask."""
     vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
@@ -102,31 +102,33 @@ async def test_question_that_is_shown_once_stays_open_when_the_task_is_looked_at
         }
         task.record = {**task.record, "status": earlier, "artifacts": []}
 
-    house.peer.next(ask_once)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.WAITING_INPUT)
-    view = await house.question(accepted)
-    polls = house.peer.count("GetTask")
+    harness.peer.next(ask_once)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.WAITING_INPUT)
+    view = await harness.question(accepted)
+    polls = harness.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 10, "the peer was asked again"
+        lambda: harness.peer.count("GetTask") > polls + 2, 10, "the peer was asked again"
     )
-    await house.send("", task=accepted.facade, message=house.message("yes, approved"))
-    assert await house.question(accepted) == view
-    await house.respond(view, option_id="approve")
-    await house.until(accepted, Status.COMPLETED)
-    assert [one["parts"] for one in house.peer.messages[1:]] == [
+    await harness.send("", task=accepted.facade, message=harness.message("yes, approved"))
+    assert await harness.question(accepted) == view
+    await harness.respond(view, option_id="approve")
+    await harness.until(accepted, Status.COMPLETED)
+    assert [one["parts"] for one in harness.peer.messages[1:]] == [
         cast("JsonObject", vector["yes"])["parts"]
     ]
-    types = await house.types(accepted)
+    types = await harness.types(accepted)
     assert (types.count("action.required"), types.count("action.resolved")) == (1, 1)
 
 
-async def test_question_in_an_artifact_is_shown_to_callers_in_a_whole_message(house: House) -> None:
+async def test_question_in_an_artifact_is_shown_to_callers_in_a_whole_message(
+    harness: Harness,
+) -> None:
     """Agents of LangGraph ask in an artifact, with a status that has no message to put our words in."""
     vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
-    house.peer.next(play(vector))
-    accepted, _ = await house.talk("go")
-    task = await house.read(accepted)
+    harness.peer.next(play(vector))
+    accepted, _ = await harness.talk("go")
+    task = await harness.read(accepted)
     shown = cast("JsonObject", cast("JsonObject", task["status"])["message"])
     assert {name: shown.get(name) for name in ("role", "taskId", "contextId")} == {
         "role": "ROLE_AGENT",
@@ -134,15 +136,15 @@ async def test_question_in_an_artifact_is_shown_to_callers_in_a_whole_message(ho
         "contextId": task["contextId"],
     }
     assert shown["messageId"]
-    await house.respond(await house.question(accepted), option_id="approve")
-    await house.until(accepted, Status.COMPLETED)
-    history = cast("list[JsonObject]", (await house.read(accepted))["history"])
+    await harness.respond(await harness.question(accepted), option_id="approve")
+    await harness.until(accepted, Status.COMPLETED)
+    history = cast("list[JsonObject]", (await harness.read(accepted))["history"])
     assert [one["messageId"] for one in history].count(shown["messageId"]) == 1
 
 
 @pytest.mark.requirement("EVC-10")
 async def test_question_in_the_place_of_another_stays_open_whatever_the_history_shows(
-    house: House,
+    harness: Harness,
 ) -> None:
     """The agent keeps the old question in its history, in its own form and not in the one that callers read."""
 
@@ -150,28 +152,28 @@ async def test_question_in_the_place_of_another_stays_open_whatever_the_history_
         await ask_leave("first")(turn)
         await ask_leave("second", {"name": "second"})(turn)
 
-    house.peer.next(ask_twice)
-    accepted = await house.send("go", wait="stream")
+    harness.peer.next(ask_twice)
+    accepted = await harness.send("go", wait="stream")
 
     async def asks_second() -> JsonObject | None:
-        view = await house.question(accepted)
+        view = await harness.question(accepted)
         return view if "second" in str(view["subject"]) else None
 
-    await house.until(accepted, Status.WAITING_INPUT)
+    await harness.until(accepted, Status.WAITING_INPUT)
     view = await wait_until(asks_second, 15, "the second question stands")
-    polls = house.peer.count("GetTask")
+    polls = harness.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+        lambda: harness.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
     )
-    assert await house.question(accepted) == view
-    types = await house.types(accepted)
+    assert await harness.question(accepted) == view
+    types = await harness.types(accepted)
     assert (types.count("action.required"), types.count("action.resolved")) == (2, 1)
     assert view is not None
-    await house.respond(view, option_id="pay")
-    await house.until(accepted, Status.COMPLETED)
+    await harness.respond(view, option_id="pay")
+    await harness.until(accepted, Status.COMPLETED)
 
 
-async def test_words_before_a_question_are_shown_and_close_no_question(house: House) -> None:
+async def test_words_before_a_question_are_shown_and_close_no_question(harness: Harness) -> None:
     """What the agent said while nobody looked stands in its history: it worked then, and waits now."""
 
     async def ask_late(turn: Turn) -> None:
@@ -183,38 +185,40 @@ async def test_words_before_a_question_are_shown_and_close_no_question(house: Ho
             "message": task.message([{"text": "And now?"}]),
         }
 
-    house.peer.next(ask_late)
-    accepted = await house.send("go", wait="stream")
+    harness.peer.next(ask_late)
+    accepted = await harness.send("go", wait="stream")
 
     async def is_superseded() -> bool:
-        return (await house.types(accepted)).count("action.resolved") == 1
+        return (await harness.types(accepted)).count("action.resolved") == 1
 
     await wait_until(is_superseded, 15, "the first question is closed")
     closings = [
         event.fact.payload
-        for event in await house.events(accepted)
+        for event in await harness.events(accepted)
         if isinstance(event.fact.payload, ActionResolved)
     ]
     assert [closing.decision.cause for closing in closings] == ["superseded"]
-    assert "let me think again" in str(await house.read(accepted))
-    assert (await house.record(accepted)).status is Status.WAITING_INPUT
+    assert "let me think again" in str(await harness.read(accepted))
+    assert (await harness.record(accepted)).status is Status.WAITING_INPUT
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(house: House) -> None:
+async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(
+    harness: Harness,
+) -> None:
     """They were written to an agent at work, and it asks before they are stored: words are no answer to that."""
 
     async def ask_later(turn: Turn) -> None:
         await turn.status("WORKING")
         await ask_leave("first")(turn)
 
-    house.peer.next(ask_later)
-    house.peer.hold()
-    accepted = await house.send("go", wait="stream")
-    house.peer.release(2)
+    harness.peer.next(ask_later)
+    harness.peer.hold()
+    accepted = await harness.send("go", wait="stream")
+    harness.peer.release(2)
 
     async def is_shown() -> bool:
-        return (await house.record(accepted)).shown
+        return (await harness.record(accepted)).shown
 
     await wait_until(is_shown, 10, "the task of the agent is shown")
     met: list[str] = []
@@ -222,12 +226,12 @@ async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(ho
     async def meet(batch: Batch) -> None:
         if not met and any(b'"turn.submitted"' in event.body for event in batch.events):
             met.append(batch.op)
-            house.peer.release_all()
-            await house.until(accepted, Status.WAITING_INPUT)
+            harness.peer.release_all()
+            await harness.until(accepted, Status.WAITING_INPUT)
 
-    house.log.before_append = meet
-    second = await house.send("yes, do it", task=accepted.facade)
-    task = cast("JsonObject", (await house.hear(second))["task"])
+    harness.log.before_append = meet
+    second = await harness.send("yes, do it", task=accepted.facade)
+    task = cast("JsonObject", (await harness.await_answer(second))["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
-    assert (len(met), house.peer.texts) == (1, ["go"])
-    assert (await house.question(accepted))["state"] == "pending"
+    assert (len(met), harness.peer.texts) == (1, ["go"])
+    assert (await harness.question(accepted))["state"] == "pending"

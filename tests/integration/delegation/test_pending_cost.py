@@ -15,7 +15,7 @@ from passerelle.store import keys
 from passerelle.store.connection import pack
 from tests.integration.delegation.test_listing_cost import CountingLog
 from tests.support.asking import ask_leave
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.spelt_ids import compose_id
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ _PAGE: Final = 5
 _MANY: Final = 10_000
 
 
-async def project_inbox(house: House, count: int) -> None:
+async def project_inbox(harness: Harness, count: int) -> None:
     """Copies of questions in the inbox of the owner, of a time long ago."""
     shard = shard_of(ADA.key)
     for first in range(0, count, 1_000):
@@ -34,63 +34,63 @@ async def project_inbox(house: House, count: int) -> None:
             action = compose_id("act", shard, 1, number)
             copies += [action, "{}"]
             order += [1, action]
-        await put(house, copies, order)
+        await put(harness, copies, order)
 
 
-async def put(house: House, copies: list[str | int], order: list[str | int]) -> None:
+async def put(harness: Harness, copies: list[str | int], order: list[str | int]) -> None:
     """Writes copies of questions and their places, as the relay does."""
     shard = shard_of(ADA.key)
-    await house.store.nodes.read(
+    await harness.store.nodes.read(
         shard,
         pack("HSET", keys.inbox_open(shard, ADA.key), *copies),
         pack("ZADD", keys.inbox_order(shard, ADA.key), *order),
     )
 
 
-async def ask(house: House, count: int) -> list[str]:
+async def ask(harness: Harness, count: int) -> list[str]:
     """Open questions with copies in the inbox; their ids, the newest first."""
     actions: list[str] = []
     for number in range(count):
-        house.peer.next(ask_leave(f"pay-{number}"))
-        accepted, _ = await house.talk("go")
-        action = str((await house.question(accepted))["actionId"])
-        house.clock.ahead_ms += 10
+        harness.peer.next(ask_leave(f"pay-{number}"))
+        accepted, _ = await harness.talk("go")
+        action = str((await harness.question(accepted))["actionId"])
+        harness.clock.ahead_ms += 10
         actions.insert(0, action)
-        await put(house, [action, "{}"], [house.clock.now_ms(), action])
-        await pass_on(house, shard_of(accepted.session_id))
+        await put(harness, [action, "{}"], [harness.clock.now_ms(), action])
+        await pass_on(harness, shard_of(accepted.session_id))
     return actions
 
 
-async def pass_on(house: House, shard: Shard) -> None:
+async def pass_on(harness: Harness, shard: Shard) -> None:
     """Says that all rows of a shard are where they belong, as the relay does then."""
-    projections = house.store.projections
+    projections = harness.store.projections
     rows = await projections.read_feed(shard, None)
     await projections.move_mark(shard, RELAY, rows[-1].id)
 
 
-async def list_pending(house: House, limit: int) -> list[JsonObject]:
-    page = await house.service.read(ADA, ListActions(limit))
+async def list_pending(harness: Harness, limit: int) -> list[JsonObject]:
+    page = await harness.service.read(ADA, ListActions(limit))
     return cast("list[JsonObject]", page["pending"])
 
 
 async def test_page_of_ten_thousand_questions_reads_its_own_and_shows_the_newest_first(
-    house: House,
+    harness: Harness,
 ) -> None:
-    actions = await ask(house, _PAGE)
-    await project_inbox(house, _MANY)
-    counting = CountingLog(house.log.log)
-    house.parts.writes.log = counting
+    actions = await ask(harness, _PAGE)
+    await project_inbox(harness, _MANY)
+    counting = CountingLog(harness.log.log)
+    harness.parts.writes.log = counting
     began_s = time.monotonic()
-    views = await list_pending(house, _PAGE)
+    views = await list_pending(harness, _PAGE)
     took_s = time.monotonic() - began_s
     assert [view["actionId"] for view in views] == actions
     assert (counting.reads, counting.loaded) == (["load"], _PAGE)
     assert took_s < 1
 
 
-async def test_what_was_closed_makes_room_for_the_next(house: House) -> None:
-    actions = await ask(house, 3)
-    newest = await list_pending(house, 1)
-    await house.respond(newest[0], option_id="leave")
-    views = await list_pending(house, 2)
+async def test_what_was_closed_makes_room_for_the_next(harness: Harness) -> None:
+    actions = await ask(harness, 3)
+    newest = await list_pending(harness, 1)
+    await harness.respond(newest[0], option_id="leave")
+    views = await list_pending(harness, 2)
     assert [view["actionId"] for view in views] == actions[1:]

@@ -22,39 +22,41 @@ from passerelle.core.task.requests import (
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.integration.delegation.test_attempts import reject
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
 async def create(
-    house: House,
+    harness: Harness,
     profile: JsonObject | None = None,
     who: Principal = ADA,
     **members: object,
 ) -> str:
     """A task for whoever fits; its id."""
     command = CreateTask(ROUTER, "dig a hole", profile=profile or {}, **members)  # type: ignore[arg-type]  # named by the test
-    changed = cast("TaskChanged", await house.service.execute(who, command, None))
-    house.remember(str(changed.task["sessionId"]))
+    changed = cast("TaskChanged", await harness.service.execute(who, command, None))
+    harness.remember(str(changed.task["sessionId"]))
     return str(changed.task["taskId"])
 
 
-async def start(house: House, task_id: str, who: Principal = ADA, **members: object) -> JsonObject:
+async def start(
+    harness: Harness, task_id: str, who: Principal = ADA, **members: object
+) -> JsonObject:
     command = StartTask(task_id, "http", **members)  # type: ignore[arg-type]  # named by the test
-    return cast("TaskChanged", await house.service.execute(who, command, None)).task
+    return cast("TaskChanged", await harness.service.execute(who, command, None)).task
 
 
-async def read(house: House, task_id: str) -> TaskRecord:
-    record = await house.parts.dispatch.read_task(task_id)
+async def read(harness: Harness, task_id: str) -> TaskRecord:
+    record = await harness.parts.dispatch.read_task(task_id)
     assert record is not None
     return record
 
 
-async def await_end(house: House, task_id: str) -> TaskRecord:
+async def await_end(harness: Harness, task_id: str) -> TaskRecord:
     async def look() -> TaskRecord | None:
-        record = await read(house, task_id)
+        record = await read(harness, task_id)
         return record if record.status is Status.COMPLETED else None
 
     found = await wait_until(look, 10, "it is completed")
@@ -62,18 +64,18 @@ async def await_end(house: House, task_id: str) -> TaskRecord:
     return found
 
 
-async def explained(house: House, task_id: str, who: Principal = ADA) -> list[str]:
-    said = await house.service.read(who, GetTaskModel(task_id, "explain"))
+async def explained(harness: Harness, task_id: str, who: Principal = ADA) -> list[str]:
+    said = await harness.service.read(who, GetTaskModel(task_id, "explain"))
     return [str(one["text"]) for one in cast("list[JsonObject]", said["agent"])]
 
 
-async def told(house: House, record: TaskRecord) -> list[str]:
-    types = [one.type for one in await house.entries(record.session_id)]
+async def told(harness: Harness, record: TaskRecord) -> list[str]:
+    types = [one.type for one in await harness.entries(record.session_id)]
     return [one for one in types if one.startswith(("routing.", "task.profile."))]
 
 
 @pytest.mark.requirement("TR-12", "EXT-5", "PRS-10")
-async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(street: House) -> None:
+async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(street: Harness) -> None:
     street.tags_of = {"other": frozenset({"specialist"})}
     task_id = await create(street, {"tier": "specialist"})
     before = await read(street, task_id)
@@ -101,7 +103,7 @@ async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(stree
     assert cast("JsonObject", routing["decision"])["peer"] == "other"
 
 
-async def test_task_without_a_profile_goes_by_its_message_or_to_the_first(street: House) -> None:
+async def test_task_without_a_profile_goes_by_its_message_or_to_the_first(street: Harness) -> None:
     street.tags_of = {"other": frozenset({"specialist"})}
     plain = await create(street)
     await start(street, plain)
@@ -117,7 +119,7 @@ async def test_task_without_a_profile_goes_by_its_message_or_to_the_first(street
 
 
 @pytest.mark.requirement("TR-11")
-async def test_constraints_of_the_task_speak_against_agents(street: House) -> None:
+async def test_constraints_of_the_task_speak_against_agents(street: Harness) -> None:
     task_id = await create(street, constraints={"agents": ["other"]})
     await start(street, task_id)
     assert (await await_end(street, task_id)).peer == "other"
@@ -125,7 +127,7 @@ async def test_constraints_of_the_task_speak_against_agents(street: House) -> No
     assert "only agent 'other' fits; 'echo' is not allowed by constraint agents" in why
 
 
-async def test_task_that_nobody_fits_stays_and_goes_on_when_somebody_does(street: House) -> None:
+async def test_task_that_nobody_fits_stays_and_goes_on_when_somebody_does(street: Harness) -> None:
     task_id = await create(street, {"tier": "specialist"}, draft=True)
     why = "no agent fits: each of them is excluded"
     for _ in range(2):
@@ -142,7 +144,7 @@ async def test_task_that_nobody_fits_stays_and_goes_on_when_somebody_does(street
 
 
 async def test_another_one_takes_over_where_the_first_refuses_but_not_where_that_is_unwanted(
-    street: House,
+    street: Harness,
 ) -> None:
     street.peer.next(reject)
     task_id = await create(street)
@@ -152,7 +154,7 @@ async def test_another_one_takes_over_where_the_first_refuses_but_not_where_that
         return (await read(street, task_id)).status is Status.RETRYING
 
     await wait_until(is_owed, 10, "it is to be tried at another agent")
-    await street.come_due("retry", task_id, after_ms=0)
+    await street.run_due("retry", task_id, after_ms=0)
     record = await await_end(street, task_id)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
     assert "agent 'other' took over from 'echo', which refused the task" in await explained(
@@ -168,9 +170,9 @@ async def test_another_one_takes_over_where_the_first_refuses_but_not_where_that
     await wait_until(is_over, 10, "nobody else gets it")
 
 
-async def test_context_keeps_its_agent_unless_that_is_unwanted(street: House) -> None:
+async def test_context_keeps_its_agent_unless_that_is_unwanted(street: Harness) -> None:
     first = await street.send("go", agent="other")
-    await street.hear(first)
+    await street.await_answer(first)
     kept = await create(street, context_id=first.context_id)
     await start(street, kept)
     assert (await await_end(street, kept)).peer == "other"
@@ -180,7 +182,7 @@ async def test_context_keeps_its_agent_unless_that_is_unwanted(street: House) ->
     assert (await await_end(street, left)).peer == "echo"
 
 
-async def test_profile_that_cannot_be_read_is_refused_where_it_is_written(street: House) -> None:
+async def test_profile_that_cannot_be_read_is_refused_where_it_is_written(street: Harness) -> None:
     with pytest.raises(InvalidInput, match=r"profile\.tier"):
         await create(street, {"tier": "best"})
     task_id = await create(street)
@@ -191,7 +193,7 @@ async def test_profile_that_cannot_be_read_is_refused_where_it_is_written(street
     await street.service.execute(ADA, named, None)
 
 
-async def test_agent_that_is_named_at_the_start_or_later_gets_it(street: House) -> None:
+async def test_agent_that_is_named_at_the_start_or_later_gets_it(street: Harness) -> None:
     at_start = await create(street, {"tier": "specialist"})
     await start(street, at_start, agent="other")
     record = await await_end(street, at_start)
@@ -207,7 +209,7 @@ async def test_agent_that_is_named_at_the_start_or_later_gets_it(street: House) 
         await start(street, echo, agent=ROUTER)
 
 
-async def test_caller_without_any_agent_creates_none(street: House) -> None:
+async def test_caller_without_any_agent_creates_none(street: Harness) -> None:
     with pytest.raises(NotFound):
         await create(street, who=replace(ADA, agents=frozenset()))
     only = replace(ADA, agents=frozenset({"other"}))
@@ -219,7 +221,7 @@ async def test_caller_without_any_agent_creates_none(street: House) -> None:
     assert b'"echo"' not in facts, "what a caller may not call is named in no fact"
 
 
-async def test_what_is_wanted_of_the_agents_tasks_is_wanted_of_it(street: House) -> None:
+async def test_what_is_wanted_of_the_agents_tasks_is_wanted_of_it(street: Harness) -> None:
     task_id = await create(street)
     assert (await read(street, task_id)).acceptance == ()
     street.acceptance = ({"artifact": {"name": "report"}},)

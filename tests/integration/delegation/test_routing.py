@@ -28,7 +28,7 @@ from passerelle.permission_bridge.rules import Rule, make_policy
 from passerelle.store.connection import pack
 from tests.integration.delegation.test_attempts import reject, state_of
 from tests.support.engine import Server
-from tests.support.house import ADA, House, open_house
+from tests.support.harness import ADA, Harness, open_harness
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -42,16 +42,16 @@ NOBODY = replace(ADA, agents=frozenset())
 @pytest.fixture
 async def square(
     engine_server: Server, tmp_path: Path, anyio_backend: str
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[Harness]:
     """A house with three agents."""
-    async with open_house(
+    async with open_harness(
         engine_server.url, tmp_path / "blobs", "echo", "other", "third"
     ) as opened:
         yield opened
 
 
 async def ask(
-    house: House,
+    harness: Harness,
     text: str = "go",
     *,
     who: Principal = ADA,
@@ -59,36 +59,36 @@ async def ask(
     context: str | None = None,
 ) -> TurnAccepted:
     """A message to the gateway's own agent."""
-    message = house.message(text)
+    message = harness.message(text)
     if profile is not None:
         message["metadata"] = {PROFILE: profile}
-    return await house.send(text, agent=ROUTER, who=who, message=message, context_id=context)
+    return await harness.send(text, agent=ROUTER, who=who, message=message, context_id=context)
 
 
-async def finish(house: House, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
+async def finish(harness: Harness, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
     """The Task that answers it."""
-    return cast("JsonObject", (await house.hear(accepted, who=who))["task"])
+    return cast("JsonObject", (await harness.await_answer(accepted, who=who))["task"])
 
 
-async def told(house: House, accepted: TurnAccepted) -> list[str]:
+async def told(harness: Harness, accepted: TurnAccepted) -> list[str]:
     """The classes of its facts about routing, in their order."""
-    types = await house.types(accepted)
+    types = await harness.types(accepted)
     return [one for one in types if one.startswith(("routing.", "task.profile."))]
 
 
-async def explained(house: House, accepted: TurnAccepted, who: Principal = ADA) -> list[str]:
+async def explained(harness: Harness, accepted: TurnAccepted, who: Principal = ADA) -> list[str]:
     """What its owner reads of why the task went to its agent."""
-    read = await house.service.read(who, GetTaskModel(accepted.task_id, "explain"))
+    read = await harness.service.read(who, GetTaskModel(accepted.task_id, "explain"))
     return [str(reason["text"]) for reason in cast("list[JsonObject]", read["agent"])]
 
 
-def sent(house: House) -> list[int]:
+def sent(harness: Harness) -> list[int]:
     """How many messages each agent got."""
-    return [len(peer.messages) for peer in house.peers.values()]
+    return [len(peer.messages) for peer in harness.peers.values()]
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "TR-12", "SNAP-11", "VAL-9")
-async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: House) -> None:
+async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: Harness) -> None:
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "COMPLETED"
     record = await square.record(accepted)
@@ -120,7 +120,7 @@ async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: Ho
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
 async def test_only_agent_of_a_caller_gets_its_message_and_no_other_one_is_named(
-    square: House,
+    square: Harness,
 ) -> None:
     accepted = await ask(square, who=ONLY_OTHER)
     assert state_of(await finish(square, accepted, ONLY_OTHER)) == "COMPLETED"
@@ -140,7 +140,7 @@ async def test_only_agent_of_a_caller_gets_its_message_and_no_other_one_is_named
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
-async def test_message_that_no_agent_fits_is_refused_with_the_reasons(square: House) -> None:
+async def test_message_that_no_agent_fits_is_refused_with_the_reasons(square: Harness) -> None:
     accepted = await ask(square, profile={"skills": ["paint"]})
     task = await finish(square, accepted)
     assert state_of(task) == "REJECTED"
@@ -162,7 +162,7 @@ async def test_message_that_no_agent_fits_is_refused_with_the_reasons(square: Ho
     assert state_of(await finish(square, again)) == "COMPLETED"
 
 
-async def test_caller_without_any_agent_has_no_agent_of_the_gateway_either(square: House) -> None:
+async def test_caller_without_any_agent_has_no_agent_of_the_gateway_either(square: Harness) -> None:
     with pytest.raises(NotFound):
         await ask(square, who=NOBODY)
 
@@ -182,7 +182,7 @@ async def hold_back(turn: Turn) -> None:
     ],
 )
 async def test_first_choice_that_does_not_take_it_is_replaced_at_once(
-    square: House, how: str, cause: str, words: str
+    square: Harness, how: str, cause: str, words: str
 ) -> None:
     square.policy = RetryPolicy(attempts=3)
     await finish(square, await ask(square))  # its card is known from here on
@@ -198,7 +198,7 @@ async def test_first_choice_that_does_not_take_it_is_replaced_at_once(
     accepted = await ask(square)
     hearing = asyncio.create_task(finish(square, accepted))
     await square.until(accepted, Status.RETRYING)
-    await square.come_due("retry", accepted.task_id, after_ms=0)
+    await square.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(await hearing) == "COMPLETED"
     record = await square.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
@@ -218,7 +218,7 @@ async def fail_in_work(turn: Turn) -> None:
     await turn.status("FAILED", "no luck")
 
 
-async def test_task_that_an_agent_has_begun_goes_to_nobody_else(square: House) -> None:
+async def test_task_that_an_agent_has_begun_goes_to_nobody_else(square: Harness) -> None:
     square.peer.next(fail_in_work)
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "FAILED"
@@ -226,20 +226,20 @@ async def test_task_that_an_agent_has_begun_goes_to_nobody_else(square: House) -
     assert "routing.fallback.applied" not in await told(square, accepted)
 
 
-async def test_caller_who_wants_no_other_agent_gets_the_refusal(square: House) -> None:
+async def test_caller_who_wants_no_other_agent_gets_the_refusal(square: Harness) -> None:
     square.peer.next(reject)
     accepted = await ask(square, profile={"fallback": False})
     assert state_of(await finish(square, accepted)) == "REJECTED"
     assert sent(square) == [1, 0, 0]
 
 
-async def test_task_that_everybody_refuses_says_that_all_were_tried(street: House) -> None:
+async def test_task_that_everybody_refuses_says_that_all_were_tried(street: Harness) -> None:
     for peer in street.peers.values():
         peer.next(reject)
     accepted = await ask(street)
     hearing = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(await hearing) == "REJECTED"
     said = [event.fact.payload for event in await street.events(accepted)]
     (left,) = [one for one in said if isinstance(one, RoutingNotPossible)]
@@ -249,13 +249,13 @@ async def test_task_that_everybody_refuses_says_that_all_were_tried(street: Hous
 
 
 async def test_agent_whose_breaker_is_open_is_passed_by_until_it_may_be_tried(
-    street: House,
+    street: Harness,
 ) -> None:
     await finish(street, await ask(street))
     await street.peer.stop()
     for _ in range(5):
         with pytest.raises(Exception, match="cannot be reached"):
-            await street.hear(await street.send("go"))
+            await street.await_answer(await street.send("go"))
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
     assert (await street.record(accepted)).attempts[0].worker.peer == "other"
@@ -263,7 +263,7 @@ async def test_agent_whose_breaker_is_open_is_passed_by_until_it_may_be_tried(
     assert f"only agent 'other' fits; 'echo' {why}" in await explained(street, accepted)
 
 
-async def test_agent_whose_card_cannot_be_read_is_no_candidate(street: House) -> None:
+async def test_agent_whose_card_cannot_be_read_is_no_candidate(street: Harness) -> None:
     await street.peer.stop()
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
@@ -273,7 +273,7 @@ async def test_agent_whose_card_cannot_be_read_is_no_candidate(street: House) ->
 
 
 async def test_messages_that_come_together_wait_together_for_cards_that_nobody_has_read(
-    street: House,
+    street: Harness,
 ) -> None:
     street.peer.card_open.clear()
     asked = [asyncio.create_task(ask(street)) for _ in range(5)]
@@ -286,11 +286,11 @@ async def test_messages_that_come_together_wait_together_for_cards_that_nobody_h
 
 
 @pytest.mark.requirement("EXT-5")
-async def test_context_stays_at_its_agent(street: House) -> None:
+async def test_context_stays_at_its_agent(street: Harness) -> None:
     first = await ask(street, profile={"continuity": True})
     await finish(street, first)
     named = await street.send("go", agent="other", context_id=first.context_id)
-    await street.hear(named)
+    await street.await_answer(named)
     kept = await ask(street, context=first.context_id)
     await finish(street, kept)
     assert sent(street) == [1, 2]
@@ -304,21 +304,21 @@ async def test_context_stays_at_its_agent(street: House) -> None:
     assert sent(street) == [2, 2]
 
 
-async def test_context_leaves_an_agent_that_does_not_fit_any_more(street: House) -> None:
+async def test_context_leaves_an_agent_that_does_not_fit_any_more(street: Harness) -> None:
     first = await street.send("go", agent="other")
-    await street.hear(first)
+    await street.await_answer(first)
     await street.peers["other"].stop()
     accepted = await ask(street, context=first.context_id)
     hearing = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(await hearing) == "COMPLETED"
     await finish(street, await ask(street, context=first.context_id))
     assert len(street.peer.messages) == 2, "it stays with the one that took over"
 
 
 @pytest.mark.requirement("MK-3")
-async def test_each_tier_goes_to_its_own_agents_and_there_is_no_third_one(square: House) -> None:
+async def test_each_tier_goes_to_its_own_agents_and_there_is_no_third_one(square: Harness) -> None:
     square.tags_of = {
         "other": frozenset({"specialist"}),
         "third": frozenset({"standard", "specialist"}),
@@ -340,7 +340,7 @@ async def test_each_tier_goes_to_its_own_agents_and_there_is_no_third_one(square
 @pytest.mark.requirement("EXT-5")
 @pytest.mark.parametrize("about", ["calls", "delegations"])
 async def test_agent_that_a_rule_forbids_is_passed_by_with_the_rule(
-    street: House, about: About
+    street: Harness, about: About
 ) -> None:
     at_echo = read_condition("peer.name == 'echo'")
     street.rules = make_policy((Rule("not-echo", "deny", at_echo, about=frozenset({about})),))
@@ -351,7 +351,7 @@ async def test_agent_that_a_rule_forbids_is_passed_by_with_the_rule(
     assert why in await explained(street, accepted)
 
 
-async def test_answer_to_a_question_goes_to_the_agent_that_asks(street: House) -> None:
+async def test_answer_to_a_question_goes_to_the_agent_that_asks(street: Harness) -> None:
     accepted = await ask(street, "ask name")
     task = await finish(street, accepted)
     assert state_of(task) == "INPUT_REQUIRED"
@@ -360,10 +360,10 @@ async def test_answer_to_a_question_goes_to_the_agent_that_asks(street: House) -
     assert sent(street) == [2, 0]
 
 
-async def test_message_under_a_key_is_routed_once(street: House) -> None:
+async def test_message_under_a_key_is_routed_once(street: Harness) -> None:
     message = street.message("go")
     one = await street.send("go", agent=ROUTER, message=message, idem="k")
-    await street.hear(one)
+    await street.await_answer(one)
     two = await street.send("go", agent=ROUTER, message=message, idem="k")
     assert (two.task_id, two.repeated) == (one.task_id, True)
     refused: JsonObject = {**street.message("go"), "metadata": {PROFILE: {"tags": ["none"]}}}
@@ -374,21 +374,21 @@ async def test_message_under_a_key_is_routed_once(street: House) -> None:
     await wait_until(lambda: sent(street) == [1, 0], 5, "one message went out")
 
 
-async def count(house: House, agent: str, context: str | None) -> tuple[int, int]:
+async def count(harness: Harness, agent: str, context: str | None) -> tuple[int, int]:
     """Loads and appends of one message and its answer, of a kind that was seen before."""
     loads = stored = 0
     for _ in range(3):
-        loads, stored = house.log.loads, len(house.log.stored)
-        accepted = await house.send("go", agent=agent, context_id=context)
-        await house.hear(accepted)
-        driver = house.parts.dispatch.find(accepted.task_id)
+        loads, stored = harness.log.loads, len(harness.log.stored)
+        accepted = await harness.send("go", agent=agent, context_id=context)
+        await harness.await_answer(accepted)
+        driver = harness.parts.dispatch.find(accepted.task_id)
         assert driver is None or driver.run.has_ended()
-    return house.log.loads - loads, len(house.log.stored) - stored
+    return harness.log.loads - loads, len(harness.log.stored) - stored
 
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_routed_message_takes_the_calls_to_the_store_that_a_named_one_takes(
-    street: House, *, known: bool
+    street: Harness, *, known: bool
 ) -> None:
     contexts: dict[str, str | None] = {"echo": None, ROUTER: None}
     if known:
@@ -400,7 +400,7 @@ async def test_routed_message_takes_the_calls_to_the_store_that_a_named_one_take
 
 
 async def test_routed_turn_is_filled_in_and_is_byte_for_byte_what_would_be_decided(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, open_turn = list[tuple[TurnRequest, OpenedTurn | None]](), TemplatedTurns.open
 

@@ -19,7 +19,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server
-from tests.support.house import ADA, BOB, House, open_house
+from tests.support.harness import ADA, BOB, Harness, open_harness
 from tests.support.scripted_tasks import Frame, RemoteTask, Script, Turn
 from tests.support.waiting import wait_until
 
@@ -58,14 +58,14 @@ def say_word(task: RemoteTask, number: int, more: str = "") -> Frame:
     return Frame({"statusUpdate": update})
 
 
-def find_driver(house: House, accepted: TurnAccepted) -> ActiveRun:
-    driver = house.parts.dispatch.find(accepted.task_id)
+def find_driver(harness: Harness, accepted: TurnAccepted) -> ActiveRun:
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     return driver
 
 
-async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
-    driver = find_driver(house, accepted)
+async def await_throttle(harness: Harness, accepted: TurnAccepted) -> ActiveRun:
+    driver = find_driver(harness, accepted)
     await wait_until(lambda: driver.is_throttled, 10, "the stream is not read any more")
     return driver
 
@@ -73,16 +73,16 @@ async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
 @pytest.fixture
 async def impatient(
     engine_server: Server, tmp_path: Path, anyio_backend: str
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[Harness]:
     """A house whose agent is given up after less than a second of silence."""
-    async with open_house(
+    async with open_harness(
         engine_server.url, tmp_path / "blobs", adjust=lambda one: replace(one, idle_timeout_s=0.8)
     ) as opened:
         yield opened
 
 
 async def test_a_callers_tasks_end_while_the_agent_of_another_talks_and_talks(
-    street: House,
+    street: Harness,
 ) -> None:
     loop = asyncio.get_running_loop()
     street.limits = OutputLimits(events_per_s=200)
@@ -92,7 +92,7 @@ async def test_a_callers_tasks_end_while_the_agent_of_another_talks_and_talks(
     await await_throttle(street, talkative)
     for _ in range(10):
         accepted = await street.send("hello", agent="other", who=BOB)
-        answer = await street.hear(accepted, who=BOB)
+        answer = await street.await_answer(accepted, who=BOB)
         assert answer["task"]
     assert (await street.record(talkative)).status is Status.RUNNING
     stored = len(await street.events(talkative))
@@ -103,37 +103,37 @@ async def test_a_callers_tasks_end_while_the_agent_of_another_talks_and_talks(
     await street.until(talkative, Status.CANCELLED)
 
 
-async def test_a_cancel_is_heard_at_once_while_the_stream_is_not_read(house: House) -> None:
-    house.limits = OutputLimits(events_per_s=2)
-    house.peer.next(talk(1_000))
-    accepted = await house.send("go", wait="stream")
-    await await_throttle(house, accepted)
-    await house.cancel(accepted)
-    assert house.peer.count("CancelTask") == 1
+async def test_a_cancel_is_heard_at_once_while_the_stream_is_not_read(harness: Harness) -> None:
+    harness.limits = OutputLimits(events_per_s=2)
+    harness.peer.next(talk(1_000))
+    accepted = await harness.send("go", wait="stream")
+    await await_throttle(harness, accepted)
+    await harness.cancel(accepted)
+    assert harness.peer.count("CancelTask") == 1
     # The rest of the stream would take minutes.
-    await house.until(accepted, Status.CANCELLED)
+    await harness.until(accepted, Status.CANCELLED)
 
 
 async def test_a_cancel_is_heard_while_frames_come_faster_than_they_are_stored(
-    house: House,
+    harness: Harness,
 ) -> None:
     async def store_slowly(batch: Batch) -> None:
         if len(batch.events) > 4:  # what the agent says, and not what its caller wants
             await asyncio.sleep(0.05)
 
-    house.peer.next(talk(MANY))
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RUNNING)
-    house.log.before_append = store_slowly
-    await house.cancel(accepted)
-    assert house.peer.count("CancelTask") == 1
+    harness.peer.next(talk(MANY))
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RUNNING)
+    harness.log.before_append = store_slowly
+    await harness.cancel(accepted)
+    assert harness.peer.count("CancelTask") == 1
     # To store all that was said would take a minute.
-    await house.until(accepted, Status.CANCELLED)
-    assert len(await house.events(accepted)) < MANY / 10
+    await harness.until(accepted, Status.CANCELLED)
+    assert len(await harness.events(accepted)) < MANY / 10
 
 
 async def test_a_cancel_has_its_turn_among_appends_that_follow_each_other_without_a_pause(
-    house: House,
+    harness: Harness,
 ) -> None:
     tried: list[str] = []
 
@@ -141,24 +141,24 @@ async def test_a_cancel_has_its_turn_among_appends_that_follow_each_other_withou
         if any(event.type == EventType.TASK_CANCEL_REQUESTED for event in batch.events):
             tried.append(batch.op)
             # What is said meanwhile is stored before it.
-            stored = len(house.log.stored)
+            stored = len(harness.log.stored)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    while len(house.log.stored) == stored:
+                    while len(harness.log.stored) == stored:
                         await asyncio.sleep(0)
 
-    house.limits = OutputLimits(events_per_s=10**9)
-    house.peer.next(talk(MANY))
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RUNNING)
-    house.log.before_append = be_slower_than_the_driver
-    await house.cancel(accepted)
+    harness.limits = OutputLimits(events_per_s=10**9)
+    harness.peer.next(talk(MANY))
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RUNNING)
+    harness.log.before_append = be_slower_than_the_driver
+    await harness.cancel(accepted)
     assert 1 < len(tried) < 4
-    assert house.peer.count("CancelTask") == 1
-    await house.until(accepted, Status.CANCELLED)
+    assert harness.peer.count("CancelTask") == 1
+    await harness.until(accepted, Status.CANCELLED)
 
 
-async def test_time_in_which_nothing_is_read_is_no_silence_of_the_agent(impatient: House) -> None:
+async def test_time_in_which_nothing_is_read_is_no_silence_of_the_agent(impatient: Harness) -> None:
     impatient.limits = OutputLimits(events_per_s=1)
     impatient.peer.next(talk(3))
     accepted = await impatient.send("go", wait="stream")
@@ -173,21 +173,21 @@ async def test_time_in_which_nothing_is_read_is_no_silence_of_the_agent(impatien
     assert said[1:] == [[{"text": f"word {number}"}] for number in range(3)]
 
 
-async def test_the_idle_limit_of_a_run_waits_while_its_stream_is_not_read(house: House) -> None:
-    house.policy = replace(house.policy, idle_timeout_ms=60_000)
-    house.limits = OutputLimits(events_per_s=1)
-    house.peer.next(talk(50))
-    accepted = await house.send("go", wait="stream")
-    await await_throttle(house, accepted)
-    await house.come_due("idle", accepted.task_id, after_ms=61_000)
-    assert (await house.record(accepted)).status is Status.RUNNING
-    assert f"idle:{accepted.task_id}" in await house.due(accepted.task_id)
-    await house.cancel(accepted)
-    await house.until(accepted, Status.CANCELLED)
+async def test_the_idle_limit_of_a_run_waits_while_its_stream_is_not_read(harness: Harness) -> None:
+    harness.policy = replace(harness.policy, idle_timeout_ms=60_000)
+    harness.limits = OutputLimits(events_per_s=1)
+    harness.peer.next(talk(50))
+    accepted = await harness.send("go", wait="stream")
+    await await_throttle(harness, accepted)
+    await harness.run_due("idle", accepted.task_id, after_ms=61_000)
+    assert (await harness.record(accepted)).status is Status.RUNNING
+    assert f"idle:{accepted.task_id}" in await harness.due(accepted.task_id)
+    await harness.cancel(accepted)
+    await harness.until(accepted, Status.CANCELLED)
 
 
 async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
     ordinary = await street.send("chunks 5", agent="other", who=BOB, wait="stream")
@@ -200,7 +200,7 @@ async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does
 
 
 async def test_turns_are_for_others_and_none_is_taken_where_there_are_none(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
     street.peer.next(talk(300), talk(300))
@@ -212,7 +212,7 @@ async def test_turns_are_for_others_and_none_is_taken_where_there_are_none(
 
 
 async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
     # All that is there is taken at once, so each run by itself is ordinary.
@@ -236,9 +236,9 @@ async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
         await street.until(run, Status.COMPLETED)
 
 
-def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def note_turns(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Whoever takes turns from now on: caller and agent."""
-    turns = house.parts.dispatch.scheduler
+    turns = harness.parts.dispatch.scheduler
     take, taken = turns.take, list[tuple[str, str]]()
 
     async def note(caller: str, agent: str) -> None:
@@ -264,8 +264,8 @@ class Steps:
         await turn.status("COMPLETED")
 
 
-async def await_word(house: House, run: TurnAccepted, number: int) -> None:
-    driver = find_driver(house, run)
+async def await_word(harness: Harness, run: TurnAccepted, number: int) -> None:
+    driver = find_driver(harness, run)
 
     def is_stored() -> bool:
         said = object_at(object_at(driver.run.content or {}, "status"), "message")
