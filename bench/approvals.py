@@ -18,11 +18,11 @@ import yaml
 
 from bench.inboxes import welcome
 from bench.kinds import CALLERS, make_send
-from bench.load import Order
-from bench.rows import BenchBroken, Row, Spread
-from bench.stage import Gateway, open_gateway, open_load
-from bench.trees import Tree, compare, take_turns
-from bench.usage import Meter, read_cpu_s
+from bench.load import LoadOrder
+from bench.rows import MeasurementError, Row, Spread
+from bench.testbed import BenchGateway, open_gateway, open_load
+from bench.trees import Checkout, compare, take_turns
+from bench.usage import CpuMeter, read_cpu_s
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.client.channel import ChannelClient, Event
@@ -68,7 +68,7 @@ async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
     yield from_times("from a decision to the agent's end, p99", answered, 0.99)
 
 
-async def compare_approvals(rounds: int, base: Tree) -> AsyncGenerator[Row]:
+async def compare_approvals(rounds: int, base: Checkout) -> AsyncGenerator[Row]:
     """Rows of the section: CPU of gateways of the two trees, for the same questions and the same welcomes."""
     with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
         folder = Path(name)
@@ -87,7 +87,7 @@ async def compare_approvals(rounds: int, base: Tree) -> AsyncGenerator[Row]:
                 yield compare(what, welcomed[1:])
 
 
-async def _answer_all(gateway: Gateway) -> float:
+async def _answer_all(gateway: BenchGateway) -> float:
     """CPU seconds for the questions of one link."""
     async with _open(gateway.process) as person:
         before = read_cpu_s(gateway.pid)
@@ -96,17 +96,17 @@ async def _answer_all(gateway: Gateway) -> float:
         return read_cpu_s(gateway.pid) - before
 
 
-async def _leave_open(gateway: Gateway) -> None:
+async def _leave_open(gateway: BenchGateway) -> None:
     """Has bills wait for their owner."""
     ask = make_send("40 EUR to the baker", "TASK_STATE_INPUT_REQUIRED")
     url, keys = gateway.find_url(AGENT), [gateway.process.token]
     async with open_load() as load:
         for _ in range(_LEFT_OPEN // CALLERS):
-            await load.carry_out(Order("send", url, [ask], CALLERS, keys=keys))
+            await load.execute(LoadOrder("send", url, [ask], CALLERS, keys=keys))
 
 
-async def _welcome(gateway: Gateway) -> float:
-    await Meter((gateway.pid,)).await_rest(_REST_S)
+async def _welcome(gateway: BenchGateway) -> float:
+    await CpuMeter((gateway.pid,)).await_rest(_REST_S)
     return await welcome(gateway.process, gateway.process.token, _WELCOMES)
 
 
@@ -179,7 +179,7 @@ class _Person:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         answer = cast("JsonObject", (await self.http.post(f"/agents/{AGENT}", json=body)).json())
         if "result" not in answer:
-            raise BenchBroken(f"{method}: {answer}")
+            raise MeasurementError(f"{method}: {answer}")
         return object_at(answer, "result")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from bench.line import Line
+from bench.http_connection import HttpConnection
 from passerelle.demo.peers.serving import HOST
 from passerelle.gateway.server import Listener, Server, bind, run
 from passerelle.peers.connection_pool import ConnectionPool
@@ -40,10 +40,10 @@ _ASK: Final = (
 )
 
 
-class Caller(Line):
+class InboundConnection(HttpConnection):
     """A connection in."""
 
-    def __init__(self, pass_on: Callable[[Caller, bytes], None]) -> None:
+    def __init__(self, pass_on: Callable[[InboundConnection, bytes], None]) -> None:
         super().__init__(asks=False)
         self._pass_on = pass_on
 
@@ -55,15 +55,15 @@ class Caller(Line):
         self.write(_ANSWER % (len(body), body))
 
 
-class Agent(Line):
+class OutboundConnection(HttpConnection):
     """A connection out, which serves one ``caller`` at a time and is among the ``idle`` between two."""
 
-    def __init__(self, idle: list[Agent]) -> None:
+    def __init__(self, idle: list[OutboundConnection]) -> None:
         super().__init__(asks=True)
         self._idle = idle
-        self._caller: Caller | None = None
+        self._caller: InboundConnection | None = None
 
-    def ask(self, caller: Caller, body: bytes) -> None:
+    def ask(self, caller: InboundConnection, body: bytes) -> None:
         """Passes a request on."""
         self._caller = caller
         self.write(_ASK % (len(body), body))
@@ -75,15 +75,15 @@ class Agent(Line):
             caller.answer(body)
 
 
-class Callbacks:
+class CallbackProxy:
     """Connections to the agent."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._idle: list[Agent] = []
+        self._idle: list[OutboundConnection] = []
         self._opening = set[asyncio.Task[None]]()
 
-    def take(self, caller: Caller, body: bytes) -> None:
+    def take(self, caller: InboundConnection, body: bytes) -> None:
         """Passes a request on."""
         while self._idle:
             agent = self._idle.pop()
@@ -94,13 +94,15 @@ class Callbacks:
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
-    async def _open(self, caller: Caller, body: bytes) -> None:
+    async def _open(self, caller: InboundConnection, body: bytes) -> None:
         loop = asyncio.get_running_loop()
-        _, agent = await loop.create_connection(lambda: Agent(self._idle), *self._address)
+        _, agent = await loop.create_connection(
+            lambda: OutboundConnection(self._idle), *self._address
+        )
         agent.ask(caller, body)
 
 
-class Tasks:
+class TaskProxy:
     """The client of the gateway, and a task for each request."""
 
     def __init__(self, pool: ConnectionPool, agent: str) -> None:
@@ -114,13 +116,13 @@ class Tasks:
         reply = await self._pool.ask(asked, connect_s=TOTAL_S, total_s=TOTAL_S)
         return reply.raw
 
-    def take(self, caller: Caller, body: bytes) -> None:
+    def take(self, caller: InboundConnection, body: bytes) -> None:
         """Passes a request on."""
         running = asyncio.get_running_loop().create_task(self._pass_on(caller, body))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
 
-    async def _pass_on(self, caller: Caller, body: bytes) -> None:
+    async def _pass_on(self, caller: InboundConnection, body: bytes) -> None:
         caller.answer(await self.ask(body))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI
@@ -140,16 +142,16 @@ class Tasks:
 
 
 def _serve_asgi(agent: str, listener: Listener) -> Coroutine[None, None, None]:
-    return Server(Tasks(_make_pool(agent), agent), listener).serve(asyncio.Event())
+    return Server(TaskProxy(_make_pool(agent), agent), listener).serve(asyncio.Event())
 
 
 def _serve_protocol(agent: str, listener: Listener) -> Coroutine[None, None, None]:
-    return _listen(listener, Tasks(_make_pool(agent), agent).take)
+    return _listen(listener, TaskProxy(_make_pool(agent), agent).take)
 
 
 def _serve_callbacks(agent: str, listener: Listener) -> Coroutine[None, None, None]:
     host, _, port = agent.removeprefix("http://").rpartition(":")
-    return _listen(listener, Callbacks(host, int(port)).take)
+    return _listen(listener, CallbackProxy(host, int(port)).take)
 
 
 FORMS: Final[dict[str, Callable[[str, Listener], Coroutine[None, None, None]]]] = {
@@ -159,9 +161,9 @@ FORMS: Final[dict[str, Callable[[str, Listener], Coroutine[None, None, None]]]] 
 }
 
 
-async def _listen(listener: Listener, take: Callable[[Caller, bytes], None]) -> None:
+async def _listen(listener: Listener, take: Callable[[InboundConnection, bytes], None]) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Caller(take), sock=listener.socket)
+    server = await loop.create_server(lambda: InboundConnection(take), sock=listener.socket)
     async with server:
         await server.serve_forever()
 

@@ -11,22 +11,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from bench.line import Line
-from bench.steps import SHOWN, Progress, Request
+from bench.http_connection import HttpConnection
+from bench.steps import SHOWN, CallerProgress, PreparedRequest
 
 
-class Failed(Exception):
+class UnexpectedAnswer(Exception):
     """An answer was not what was expected, or did not come."""
 
 
-class _Asking(Line):
+class _Requester(HttpConnection):
     """A connection out; ``ended`` is done when it has nothing more to ask, or has met its first wrong answer."""
 
     def __init__(self) -> None:
         super().__init__(asks=True)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def lose(self, error: Exception | None) -> None:
+    def on_closed(self, error: Exception | None) -> None:
         self._fail(f"the connection ended before its answer ({error or 'closed'})")
 
     def _finish(self) -> None:
@@ -35,32 +35,32 @@ class _Asking(Line):
 
     def _fail(self, why: str) -> None:
         if not self.ended.done():
-            self.ended.set_exception(Failed(why))
+            self.ended.set_exception(UnexpectedAnswer(why))
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class RequestSchedule:
     """What callers share: requests, in passes from the first to the last, each with the next of the keys.
 
     No pass begins after the deadline. An answer after more than ``within_s`` is a wrong one. ``took`` has the seconds
     that answers took.
     """
 
-    requests: Sequence[Request]
+    requests: Sequence[PreparedRequest]
     keys: Iterator[str]
     deadline: float
     within_s: float
     took: list[float] = field(default_factory=list[float])
 
-    def are_over(self, progress: Progress) -> bool:
+    def are_over(self, progress: CallerProgress) -> bool:
         """Whether a caller who is there asks no more."""
         return progress.at == 0 and time.perf_counter() >= self.deadline
 
 
-class Caller(_Asking):
+class LoadCaller(_Requester):
     """Asks, and with each answer asks again, until its turns are over or the other side closes the connection."""
 
-    def __init__(self, turns: Turns, progress: Progress) -> None:
+    def __init__(self, turns: RequestSchedule, progress: CallerProgress) -> None:
         super().__init__()
         self._turns = turns
         self._progress = progress
@@ -92,7 +92,7 @@ class Caller(_Asking):
             self._finish()
 
 
-class Subscriber(_Asking):
+class StreamSubscriber(_Requester):
     """Has nothing more to ask once its stream says what is expected, and leaves it open."""
 
     def __init__(self, expected: str) -> None:

@@ -25,7 +25,7 @@ from picows import (
     ws_connect,  # pyright: ignore[reportUnknownVariableType] - its further arguments have no types
 )
 
-Kind = Literal["passerelle", "nchan", "socketio"]
+ServerKind = Literal["passerelle", "nchan", "socketio"]
 MARK: Final = re.compile(rb"#([0-9]+) ([0-9]+) ([0-9]+)#")
 """In every event that is published: stream, number within it, nanoseconds when it was."""
 WITHIN_S: Final = 60.0
@@ -43,7 +43,7 @@ _OFFSET: Final = re.compile(rb',"([0-9]+-[0-9]+)"\]$')
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChannelOrder:
     """What a group of clients is to do; groups have names.
 
     ``open`` connects clients, each to the next ``each`` of ``streams``; ``await`` waits until all have had ``events``
@@ -53,7 +53,7 @@ class Order:
 
     kind: Literal["open", "await", "drop", "resume", "close"]
     group: str
-    wire: Kind = "passerelle"
+    wire: ServerKind = "passerelle"
     url: str = ""
     token: str = ""
     streams: list[str] = field(default_factory=list[str])
@@ -63,7 +63,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChannelResult:
     """``seconds`` an order took, the delays of events, and how many deliveries there were since the last look."""
 
     seconds: float = 0.0
@@ -73,14 +73,14 @@ class Outcome:
     error: str | None = None
 
 
-class Broken(Exception):
+class DeliveryError(Exception):
     """An event was lost, doubled or out of order, or a server did not do what it should."""
 
 
-class Client(WSListener):
+class ChannelClient(WSListener):
     """One client and where it is in its streams; it lives over several sockets."""
 
-    def __init__(self, group: Group, number: int, streams: Sequence[str], first: int) -> None:
+    def __init__(self, group: ClientGroup, number: int, streams: Sequence[str], first: int) -> None:
         self.group = group
         self.number = number
         self.streams = streams
@@ -149,12 +149,12 @@ class Client(WSListener):
                 group.note_whole(1)
 
 
-class Group:
+class ClientGroup:
     """Clients of one server."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ChannelOrder) -> None:
         self.name = order.group
-        self.wire: Kind = order.wire
+        self.wire: ServerKind = order.wire
         self.url = order.url
         self.token = order.token
         self.delays: list[int] = []
@@ -164,7 +164,7 @@ class Group:
         self.error: str | None = None
         count = len(order.streams)
         self.clients = [
-            Client(self, number, order.streams[first : first + order.each], first)
+            ChannelClient(self, number, order.streams[first : first + order.each], first)
             for number in range(order.clients)
             for first in [number * order.each % count]
         ]
@@ -201,31 +201,31 @@ class Group:
         if self.missing == 0 or self.error is not None:
             self.whole.set()
 
-    async def await_whole(self) -> Outcome:
+    async def await_whole(self) -> ChannelResult:
         """Waits until all have what is wanted.
 
         Raises:
-            Broken: something was lost, doubled or late beyond bearing.
+            DeliveryError: something was lost, doubled or late beyond bearing.
         """
         started = time.monotonic()
         try:
             async with asyncio.timeout(WITHIN_S):
                 await self.whole.wait()
         except TimeoutError:
-            raise Broken(f"{self.missing} streams did not get everything") from None
+            raise DeliveryError(f"{self.missing} streams did not get everything") from None
         if self.error is not None:
-            raise Broken(self.error)
+            raise DeliveryError(self.error)
         delays, self.delays = sorted(self.delays), []
         if not delays:
-            return Outcome(time.monotonic() - started)
-        return Outcome(
+            return ChannelResult(time.monotonic() - started)
+        return ChannelResult(
             time.monotonic() - started,
             len(delays),
             delays[len(delays) // 2] / 1e6,
             delays[len(delays) * 99 // 100] / 1e6,
         )
 
-    async def resume(self, events: int) -> Outcome:
+    async def resume(self, events: int) -> ChannelResult:
         """Everybody comes back at once, and has what was missed."""
         self.want(events)
         started = time.monotonic()
@@ -233,7 +233,7 @@ class Group:
             for client in self.clients:
                 group.create_task(client.connect())
         outcome = await self.await_whole()
-        return Outcome(time.monotonic() - started, outcome.deliveries)
+        return ChannelResult(time.monotonic() - started, outcome.deliveries)
 
     def drop(self) -> None:
         """Cuts all off."""
@@ -247,7 +247,7 @@ class Group:
                 client.send(b'{"t":"hb","n":1}')
 
 
-def _address(client: Client) -> tuple[str, dict[str, str]]:
+def _address(client: ChannelClient) -> tuple[str, dict[str, str]]:
     url = client.group.url
     match client.group.wire:
         case "passerelle":
@@ -263,7 +263,7 @@ def _address(client: Client) -> tuple[str, dict[str, str]]:
             assert_never(client.group.wire)
 
 
-def _greet(client: Client) -> None:
+def _greet(client: ChannelClient) -> None:
     match client.group.wire:
         case "passerelle":
             _note_latest(client)
@@ -293,10 +293,10 @@ def _greet(client: Client) -> None:
             assert_never(client.group.wire)
 
 
-def _take(client: Client, data: bytes) -> None:
+def _take(client: ChannelClient, data: bytes) -> None:
     match client.group.wire:
         case "passerelle":
-            _take_ours(client, data)
+            _take_passerelle(client, data)
         case "nchan":
             client.latest[b""] = data  # looked into when it is needed, as ours are
         case "socketio":
@@ -305,7 +305,7 @@ def _take(client: Client, data: bytes) -> None:
             assert_never(client.group.wire)
 
 
-def _take_ours(client: Client, data: bytes) -> None:
+def _take_passerelle(client: ChannelClient, data: bytes) -> None:
     for frame in data.split(b"\n"):
         if frame.startswith(_EVENT):
             # Looked into when it is needed, so that a delivery costs the clients of all servers alike.
@@ -314,7 +314,7 @@ def _take_ours(client: Client, data: bytes) -> None:
             _take_other(client, frame)
 
 
-def _take_other(client: Client, frame: bytes) -> None:
+def _take_other(client: ChannelClient, frame: bytes) -> None:
     _note_latest(client)
     _note_cursors(client, frame)
     if frame.startswith((b'{"t":"error"', b'{"t":"gap"')):
@@ -325,14 +325,14 @@ def _take_other(client: Client, frame: bytes) -> None:
             client.be_ready()
 
 
-def _note_latest(client: Client) -> None:
+def _note_latest(client: ChannelClient) -> None:
     """Before anything newer is noted: it would go back behind what came later."""
     for data in client.latest.values():
         _note_cursors(client, data)
     client.latest.clear()
 
 
-def _note_cursors(client: Client, data: bytes) -> None:
+def _note_cursors(client: ChannelClient, data: bytes) -> None:
     for name, cursor in _CURSOR.findall(data):
         client.cursors[name.decode()] = cursor.decode()
     for name, sequence, chain in _LAST_PLACE.findall(data):
@@ -340,7 +340,7 @@ def _note_cursors(client: Client, data: bytes) -> None:
         client.cursors[name.decode()] = f"{epoch}.{sequence.decode()}.{chain.decode()}"
 
 
-def _take_socketio(client: Client, data: bytes) -> None:
+def _take_socketio(client: ChannelClient, data: bytes) -> None:
     if data == b"2":
         client.send(b"3")
     elif data.startswith(b"0"):
@@ -354,16 +354,16 @@ def _take_socketio(client: Client, data: bytes) -> None:
         client.latest[b""] = data  # as with Nchan
 
 
-async def _obey(order: Order, groups: dict[str, Group]) -> Outcome:
+async def _obey(order: ChannelOrder, groups: dict[str, ClientGroup]) -> ChannelResult:
     started = time.monotonic()
     match order.kind:
         case "open":
-            group = groups[order.group] = Group(order)
+            group = groups[order.group] = ClientGroup(order)
             await group.connect()
             took = time.monotonic() - started
             if order.wire == "nchan":
                 await asyncio.sleep(SETTLES_S)
-            return Outcome(took)
+            return ChannelResult(took)
         case "await":
             groups[order.group].want(order.events)
             return await groups[order.group].await_whole()
@@ -375,10 +375,10 @@ async def _obey(order: Order, groups: dict[str, Group]) -> Outcome:
             groups.pop(order.group).drop()
         case _:
             assert_never(order.kind)
-    return Outcome()
+    return ChannelResult()
 
 
-async def _beat(groups: dict[str, Group]) -> None:
+async def _beat(groups: dict[str, ClientGroup]) -> None:
     while True:
         await asyncio.sleep(BEAT_S)
         for group in tuple(groups.values()):
@@ -387,14 +387,14 @@ async def _beat(groups: dict[str, Group]) -> None:
 
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    groups: dict[str, Group] = {}
+    groups: dict[str, ClientGroup] = {}
     beating = asyncio.create_task(_beat(groups))
     while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
         try:
-            outcome = await _obey(Order(**orjson.loads(line)), groups)
+            outcome = await _obey(ChannelOrder(**orjson.loads(line)), groups)
         except* Exception as group:  # noqa: BLE001  whatever went wrong is the answer
             first = group.exceptions[0]
-            outcome = Outcome(error=f"{type(first).__name__}: {first}")
+            outcome = ChannelResult(error=f"{type(first).__name__}: {first}")
         sys.stdout.buffer.write(orjson.dumps(asdict(outcome)) + b"\n")
         sys.stdout.buffer.flush()
     beating.cancel()

@@ -18,8 +18,8 @@ from typing import Final, Protocol
 import httpx
 import yaml
 
-from bench.channel_clients import Kind
-from bench.rows import BenchBroken
+from bench.channel_clients import ServerKind
+from bench.rows import MeasurementError
 from bench.usage import find_children
 from bench.workload import mint
 from passerelle.client.channel import ChannelClient
@@ -50,7 +50,7 @@ _AT_ONCE: Final = 128
 _KEPT_MS: Final = 60_000
 
 
-class Server(Protocol):
+class ChannelServer(Protocol):
     """A server that is up."""
 
     @property
@@ -59,7 +59,7 @@ class Server(Protocol):
         ...
 
     @property
-    def wire(self) -> Kind:
+    def wire(self) -> ServerKind:
         """What it speaks."""
         ...
 
@@ -89,7 +89,7 @@ def mark(place: int, number: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class PasserelleServer:
     """A gateway, and the same store in our hands to append to."""
 
     name: str
@@ -99,7 +99,7 @@ class Ours:
     store: Store
     gateway_pid: int
     pids: Sequence[int]
-    wire: Kind = "passerelle"
+    wire: ServerKind = "passerelle"
 
     async def make_streams(self, count: int) -> list[str]:
         """Sessions of the owner, with a first event each."""
@@ -141,15 +141,15 @@ class Ours:
             idem=None if entities else IdempotencyRow(event, "d", b"", _KEPT_MS),
         )
         if not isinstance(result := await log.append(batch), Appended):
-            raise BenchBroken(f"an append was answered with {result}")
+            raise MeasurementError(f"an append was answered with {result}")
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class HttpPublishServer:
     """A server that is published to over HTTP, as an application would."""
 
     name: str
-    wire: Kind
+    wire: ServerKind
     url: str
     publish_url: str
     http: httpx.AsyncClient
@@ -161,11 +161,11 @@ class Posted:
         body = b'{"text":"' + text + b"e" * (EVENT_BYTES - len(text) - 11) + b'"}'
         answer = await self.http.post(f"{self.publish_url}?id={stream}", content=body)
         if not answer.is_success:
-            raise BenchBroken(f"{self.name}: {answer.status_code} {answer.text[:200]}")
+            raise MeasurementError(f"{self.name}: {answer.status_code} {answer.text[:200]}")
 
 
 @asynccontextmanager
-async def open_ours() -> AsyncGenerator[tuple[Ours, Ours]]:
+async def open_passerelle() -> AsyncGenerator[tuple[PasserelleServer, PasserelleServer]]:
     """One gateway with both back-ends: the port for channels, and the main one."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
@@ -177,7 +177,7 @@ async def open_ours() -> AsyncGenerator[tuple[Ours, Ours]]:
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         if gateway.child is None:
-            raise BenchBroken("the gateway has not been started")
+            raise MeasurementError("the gateway has not been started")
         engine = (gateway.data_dir / "socket").read_text(encoding="utf-8")
         store = await stack.enter_async_context(
             await Store.open(StoreSettings(f"unix://{engine}", folder / "blobs"))
@@ -190,8 +190,8 @@ async def open_ours() -> AsyncGenerator[tuple[Ours, Ours]]:
         pid = gateway.child.process.pid
         pids = (pid, *find_children(pid))
         yield (
-            Ours("fast", own, gateway.token, owner, store, pid, pids),
-            Ours("ASGI", main, gateway.token, owner, store, pid, pids),
+            PasserelleServer("fast", own, gateway.token, owner, store, pid, pids),
+            PasserelleServer("ASGI", main, gateway.token, owner, store, pid, pids),
         )
 
 
@@ -203,7 +203,7 @@ def find_nchan() -> str | None:
 
 
 @asynccontextmanager
-async def open_nchan() -> AsyncGenerator[Posted]:
+async def open_nchan() -> AsyncGenerator[HttpPublishServer]:
     """Nginx with one worker, over a Redis of its own."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
@@ -221,7 +221,7 @@ async def open_nchan() -> AsyncGenerator[Posted]:
         )
         pid = child.process.pid
         pids = (pid, *find_children(pid), redis.child.process.pid)
-        yield Posted("Nchan", "nchan", f"ws://127.0.0.1:{port}/sub", publish, http, pids)
+        yield HttpPublishServer("Nchan", "nchan", f"ws://127.0.0.1:{port}/sub", publish, http, pids)
 
 
 def _write_nginx(folder: Path, port: int, redis: int) -> str:
@@ -261,7 +261,7 @@ def install_socketio() -> None:
     """Installs what its lock names.
 
     Raises:
-        BenchBroken: a package does not install; the text ends with what the installer said.
+        MeasurementError: a package does not install; the text ends with what the installer said.
     """
     if find_socketio() is None:
         return
@@ -274,11 +274,11 @@ def install_socketio() -> None:
         check=False,
     )
     if done.returncode:
-        raise BenchBroken(f"npm ci failed: {done.stderr.strip()[-500:]}")
+        raise MeasurementError(f"npm ci failed: {done.stderr.strip()[-500:]}")
 
 
 @asynccontextmanager
-async def open_socketio() -> AsyncGenerator[Posted]:
+async def open_socketio() -> AsyncGenerator[HttpPublishServer]:
     """Socket.IO in one process of Node, with its adapter over Redis streams."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
@@ -295,11 +295,11 @@ async def open_socketio() -> AsyncGenerator[Posted]:
         )
         pids = (child.process.pid, redis.child.process.pid)
         url, publish = f"ws://{base}/socket.io/", f"http://{base}/pub"
-        yield Posted("Socket.IO", "socketio", url, publish, http, pids)
+        yield HttpPublishServer("Socket.IO", "socketio", url, publish, http, pids)
 
 
 @dataclass(frozen=True, slots=True)
-class Redis:
+class RedisServer:
     """A Redis of its own, that stores nothing on disk."""
 
     child: Child
@@ -307,14 +307,14 @@ class Redis:
 
 
 @asynccontextmanager
-async def open_redis(folder: Path) -> AsyncGenerator[Redis]:
+async def open_redis(folder: Path) -> AsyncGenerator[RedisServer]:
     """Gone with the block."""
     port = find_free_port()
     options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder))
     child = launch("redis", (shutil.which("redis-server") or "redis-server", *options), folder)
     try:
         await wait_for("Redis is ready", lambda: _accepts(port), _READY_WITHIN_S)
-        yield Redis(child, port)
+        yield RedisServer(child, port)
     finally:
         await child.stop()
 

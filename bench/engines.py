@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bench.rows import BenchBroken
+from bench.rows import MeasurementError
 from bench.usage import read_cpu_s
-from bench.workload import Subject
+from bench.workload import BenchTask
 from passerelle.core.batch import Appended, Batch
 from passerelle.store.archive.owner_keys import KeySealer
 from passerelle.store.connection import Endpoint
@@ -30,7 +30,7 @@ _What = TypeVar("_What")
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class StoreBench:
     """An open store, where its engine and its blobs are, and the process id of the engine."""
 
     store: Store
@@ -43,28 +43,28 @@ class Bench:
         """Where the engine is."""
         return self.store.nodes.all[0].endpoint
 
-    def epoch(self, subject: Subject) -> int:
+    def epoch(self, subject: BenchTask) -> int:
         """The epoch of the shard that a task lives in."""
         return self.store.log.shard_epoch(subject.shard)
 
-    async def append(self, subject: Subject, batch: Batch) -> None:
+    async def append(self, subject: BenchTask, batch: Batch) -> None:
         """Appends, as the gateway does, and holds what is stored now."""
         accept_result(subject, await self.store.log.append(batch))
 
 
-def accept_result(subject: Subject, result: object) -> None:
+def accept_result(subject: BenchTask, result: object) -> None:
     """Holds what is stored now.
 
     Raises:
-        BenchBroken: the append was refused.
+        MeasurementError: the append was refused.
     """
     if not isinstance(result, Appended):
-        raise BenchBroken(f"an append was answered with {result}")
+        raise MeasurementError(f"an append was answered with {result}")
     subject.settle(result.last)
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class AppendCost:
     """What some appends cost: how many in a second, and CPU microseconds for each, here and in the engine."""
 
     rate: float
@@ -75,7 +75,7 @@ class Cost:
 @asynccontextmanager
 async def open_bench(
     sealer: KeySealer | None = None, options: tuple[str, ...] = _NO_REWRITE
-) -> AsyncGenerator[Bench]:
+) -> AsyncGenerator[StoreBench]:
     """A new engine and a store over it; both are gone with the block, and so is the data.
 
     ``sealer`` is that of the store; ``options`` are further ones of the engine.
@@ -90,13 +90,13 @@ async def open_bench(
             await Store.open(StoreSettings(engine.url, blobs, sealer=sealer))
         )
         if engine.pid is None:
-            raise BenchBroken("the engine is gone")
-        yield Bench(store, engine.url, blobs, engine.pid)
+            raise MeasurementError("the engine is gone")
+        yield StoreBench(store, engine.url, blobs, engine.pid)
 
 
 async def drive(
-    bench: Bench, callers: int, seconds: float, work: Callable[[int], Awaitable[object]]
-) -> Cost:
+    bench: StoreBench, callers: int, seconds: float, work: Callable[[int], Awaitable[object]]
+) -> AppendCost:
     """``callers`` repeat ``work(caller)`` for some seconds; what one call of it cost."""
     done = 0
     clock = time.perf_counter
@@ -115,7 +115,7 @@ async def drive(
     wall_s = clock() - started
     client_s = time.process_time() - client_s
     engine_s = read_cpu_s(bench.engine_pid) - engine_s
-    return Cost(done / wall_s, 1e6 * client_s / done, 1e6 * engine_s / done)
+    return AppendCost(done / wall_s, 1e6 * client_s / done, 1e6 * engine_s / done)
 
 
 async def do_all(subjects: Iterable[_What], work: Callable[[_What], Awaitable[None]]) -> None:

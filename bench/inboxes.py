@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from bench.engines import open_bench
-from bench.rows import BenchBroken, Bound, Row, Spread
+from bench.rows import Bound, MeasurementError, Row, Spread
 from bench.usage import read_cpu_s
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import OpenAction
@@ -102,7 +102,7 @@ async def _fill(store: Store, who: Principal, count: int) -> None:
             decision.add(approval.decide(None, OpenAction(request, scope), decision.now_ms))
         outcome = await writes.commit(decision, {}, AppendOptions())
         if not isinstance(outcome, Written):
-            raise BenchBroken(f"questions could not be stored: {outcome}")
+            raise MeasurementError(f"questions could not be stored: {outcome}")
 
 
 def _make_request(action: str, who: Principal, now_ms: int) -> ApprovalRequest:
@@ -139,7 +139,7 @@ async def _await_inbox(store: Store, who: Principal, count: int) -> None:
 async def welcome(gateway: GatewayProcess, token: str, times: int) -> float:
     """Milliseconds of CPU of the gateway for one device that comes and is welcomed."""
     if gateway.child is None:
-        raise BenchBroken("the gateway is gone")
+        raise MeasurementError("the gateway is gone")
     before_s = read_cpu_s(gateway.child.process.pid)
     for _ in range(times):
         address = gateway.url.replace("http", "ws", 1) + "/v1/channel"
@@ -151,5 +151,5 @@ async def welcome(gateway: GatewayProcess, token: str, times: int) -> float:
             async with asyncio.timeout(_WITHIN_S):
                 welcome = orjson.loads(await socket.recv())
         if welcome.get("t") != "welcome" or len(welcome["pending"]) != _PAGE:
-            raise BenchBroken(f"no welcome with {_PAGE} questions: {str(welcome)[:200]}")
+            raise MeasurementError(f"no welcome with {_PAGE} questions: {str(welcome)[:200]}")
     return (read_cpu_s(gateway.child.process.pid) - before_s) * 1000 / times

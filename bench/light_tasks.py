@@ -64,7 +64,7 @@ class OpenTask:
 
 
 @dataclass(slots=True)
-class Counts:
+class CallCounts:
     """Who called. A call is in flight until its answer leaves; messages are counted for good."""
 
     messages: Counter[str] = field(default_factory=Counter[str])
@@ -97,7 +97,7 @@ class LightTasks:
     """Every task by its id, and by its context. ``now_ms`` is the time."""
 
     now_ms: Callable[[], int]
-    counts: Counts = field(default_factory=Counts)
+    counts: CallCounts = field(default_factory=CallCounts)
     _tasks: dict[str, OpenTask] = field(default_factory=dict[str, OpenTask])
     _contexts: dict[str, list[OpenTask]] = field(default_factory=dict[str, "list[OpenTask]"])
 

@@ -18,7 +18,7 @@ COLUMNS: Final = f"{'what':<66} {'min':>10} {'median':>10} {'max':>10} unit"
 _SIGNIFICANT: Final = 3
 
 
-class BenchBroken(Exception):
+class MeasurementError(Exception):
     """Something did not work, so there is nothing to measure; the text says what."""
 
 

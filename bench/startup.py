@@ -12,19 +12,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bench.rows import BenchBroken, Bound, Row, Spread
-from bench.trees import ROOT, Tree, compare, take_turns
+from bench.rows import Bound, MeasurementError, Row, Spread
+from bench.trees import ROOT, Checkout, compare, take_turns
 from bench.usage import read_cpu_s
 from passerelle.demo.processes import GatewayProcess
 
 _WHAT: Final = "start-up: CPU until it is ready"
 
 
-async def measure_startup(rounds: int, base: Tree | None) -> AsyncGenerator[Row]:
+async def measure_startup(rounds: int, base: Checkout | None) -> AsyncGenerator[Row]:
     """Rows of the section; with ``base`` the starts of that checkout take turns with ours."""
     with TemporaryDirectory(prefix="psr-compiled-") as name:
         kept = {"PYTHONPYCACHEPREFIX": name, "PYTHONDONTWRITEBYTECODE": ""}
-        ours = replace(Tree.of(ROOT), environ=kept)
+        ours = replace(Checkout.of(ROOT), environ=kept)
         await _take(ours)
         if base is None:
             yield Row(_WHAT, Spread.of([await _take(ours) for _ in range(rounds)]), "s")
@@ -36,14 +36,14 @@ async def measure_startup(rounds: int, base: Tree | None) -> AsyncGenerator[Row]
     yield compare(_WHAT, pairs, Bound("at most", 1.03))
 
 
-async def _take(tree: Tree) -> float:
+async def _take(tree: Checkout) -> float:
     """CPU seconds of one start."""
     with TemporaryDirectory(prefix="psr-startup-") as name:
         gateway = GatewayProcess(Path(name), begin=tree.begin)
         try:
             await gateway.start()
             if gateway.child is None:
-                raise BenchBroken("the gateway has not been started")
+                raise MeasurementError("the gateway has not been started")
             return read_cpu_s(gateway.child.process.pid)
         finally:
             await gateway.stop()

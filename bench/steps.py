@@ -24,7 +24,7 @@ def _make_headers() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RequestStep:
     """One request, to ``path`` below the URL of an order; ``body`` and ``headers`` have marks.
 
     Its answer has to contain ``expected``, and ``counted`` exactly ``times`` times. One that ``teaches`` names a task
@@ -41,7 +41,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Progress:
+class CallerProgress:
     """Where a caller is: the step that comes next, and the ids that it was told."""
 
     context: str = ""
@@ -55,10 +55,10 @@ class Progress:
         self.context, self.task = task["contextId"], task["id"]
 
 
-class Request:
+class PreparedRequest:
     """A step towards one URL."""
 
-    def __init__(self, url: str, step: Step) -> None:
+    def __init__(self, url: str, step: RequestStep) -> None:
         self.step = step
         host, target = split_url(url)
         headers = {"Host": host, "Content-Type": "application/json", **step.headers}
@@ -68,7 +68,7 @@ class Request:
         ]
         self._head = "\r\n".join(lines)
 
-    def write(self, key: str, progress: Progress) -> bytes:
+    def write(self, key: str, progress: CallerProgress) -> bytes:
         """A whole request of a number of its own; ``key`` is the caller's, empty for one without."""
         number = f"{next(_numbers):08d}"
         body = self.step.body.replace(NUMBER, number)

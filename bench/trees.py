@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from bench.rows import BenchBroken, Bound, Row, Spread
+from bench.rows import Bound, MeasurementError, Row, Spread
 from passerelle.demo.processes import Child, launch
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -20,7 +20,7 @@ _Side = TypeVar("_Side")
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class Checkout:
     """A checkout with an environment of its own, as ``make`` makes it; its processes get ``environ`` too."""
 
     root: Path
@@ -31,11 +31,11 @@ class Tree:
         """The checkout at ``root``.
 
         Raises:
-            BenchBroken: it has no environment.
+            MeasurementError: it has no environment.
         """
         tree = cls(root.absolute())
         if not tree.python.is_file():
-            raise BenchBroken(f"{tree.root} has no .venv: run make there first")
+            raise MeasurementError(f"{tree.root} has no .venv: run make there first")
         return tree
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.rows import BenchBroken
+from bench.rows import MeasurementError
 from passerelle.store.connection import Endpoint
 from passerelle.store.info import parse_info
 from passerelle.store.topology import ask_once
@@ -27,7 +27,7 @@ _REST_TRIES: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class CpuMeter:
     """Names processes and reads what each has used since it began, in CPU seconds."""
 
     pids: Sequence[int]
@@ -36,7 +36,7 @@ class Meter:
         """CPU seconds in the order of ``pids``.
 
         Raises:
-            BenchBroken: a process is gone.
+            MeasurementError: a process is gone.
         """
         return [read_cpu_s(pid) for pid in self.pids]
 
@@ -46,7 +46,7 @@ class Meter:
         What comes at intervals is no rest to wait for.
 
         Raises:
-            BenchBroken: a process is gone.
+            MeasurementError: a process is gone.
         """
         for _ in range(_REST_TRIES):
             before = self.read()
@@ -60,25 +60,25 @@ def read_cpu_s(pid: int) -> float:
     """User and system time of a process and all its threads, to the nanosecond.
 
     Raises:
-        BenchBroken: the process is gone.
+        MeasurementError: the process is gone.
     """
     try:
         # The clock that clock_getcpuclockid(3) names for a process; Python has that function for threads only.
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
-        raise BenchBroken(f"process {pid} is gone") from None
+        raise MeasurementError(f"process {pid} is gone") from None
 
 
 def read_resident_bytes(pid: int) -> int:
     """Memory of a process that is in RAM now.
 
     Raises:
-        BenchBroken: the process is gone, or this system has no /proc.
+        MeasurementError: the process is gone, or this system has no /proc.
     """
     try:
         pages = (_PROC / str(pid) / "statm").read_text(encoding="ascii").split()[1]
     except OSError:
-        raise BenchBroken(f"process {pid} is gone, or there is no /proc to read") from None
+        raise MeasurementError(f"process {pid} is gone, or there is no /proc to read") from None
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -96,7 +96,7 @@ async def read_used_bytes(endpoint: Endpoint) -> int:
     """Memory that an engine uses for its data, once it has freed what was removed.
 
     Raises:
-        BenchBroken: it is still busy freeing after some seconds.
+        MeasurementError: it is still busy freeing after some seconds.
         StoreUnavailable: it does not answer.
     """
     for _ in range(_FREEING_TRIES):
@@ -105,7 +105,7 @@ async def read_used_bytes(endpoint: Endpoint) -> int:
         if info.get("lazyfree_pending_objects", "0") == "0":
             return int(info["used_memory"]) - sum(int(info.get(name, "0")) for name in _PASSING)
         await asyncio.sleep(_FREEING_LOOK_S)
-    raise BenchBroken("the engine does not come to an end of freeing memory")
+    raise MeasurementError("the engine does not come to an end of freeing memory")
 
 
 async def read_logged_bytes(endpoint: Endpoint) -> int:

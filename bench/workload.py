@@ -42,7 +42,7 @@ def mint(prefix: str, shard: Shard) -> str:
     return compose_id(prefix, shard, BEGAN_MS, next(_numbers))
 
 
-def make_event(subject: Subject, facade: str | None) -> EncodedEvent:
+def make_event(subject: BenchTask, facade: str | None) -> EncodedEvent:
     """One event, with a frame when it has a facade id; it shares with its neighbours what real ones share."""
     ids = f'"threadId":"{subject.thread}","taskId":"{subject.task}",'.encode()
     made = EncodedEvent(
@@ -65,7 +65,7 @@ def make_snapshot(session: str, size: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Subject:
+class BenchTask:
     """A task in a session that is written again and again; ``stamp`` is what the store holds."""
 
     shard: Shard
@@ -165,14 +165,14 @@ class Subject:
         )
 
 
-def make_subjects(count: int, tasks_per_session: int = 1) -> list[Subject]:
+def make_subjects(count: int, tasks_per_session: int = 1) -> list[BenchTask]:
     """Tasks spread over all shards."""
-    made: list[Subject] = []
+    made: list[BenchTask] = []
     for number in range(0, count, tasks_per_session):
         shard = Shard(number // tasks_per_session % SHARDS)
         session, thread = mint("se", shard), mint("th", shard)
         made += [
-            Subject(shard, session, mint("task", shard), thread, mint("run", shard))
+            BenchTask(shard, session, mint("task", shard), thread, mint("run", shard))
             for _ in range(min(tasks_per_session, count - number))
         ]
     return made

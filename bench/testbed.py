@@ -21,11 +21,11 @@ import httpx
 import orjson
 import yaml
 
-from bench.load import Order, Outcome
-from bench.rows import BenchBroken
-from bench.steps import Step
-from bench.trees import ROOT, Tree
-from bench.usage import Meter, find_children, read_used_bytes
+from bench.load import LoadOrder, LoadResult
+from bench.rows import MeasurementError
+from bench.steps import RequestStep
+from bench.trees import ROOT, Checkout
+from bench.usage import CpuMeter, find_children, read_used_bytes
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import Child, GatewayProcess, Starter, start
 from passerelle.store.connection import Endpoint, read_url
@@ -43,10 +43,10 @@ _APPENDS: Final = re.compile(r"^passerelle_appends_total\{[^}]*\} (\S+)$", re.MU
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundResult:
     """What one order did: CPU microseconds of agent, gateway and engine, appends, and bytes kept, each per answer."""
 
-    outcome: Outcome
+    outcome: LoadResult
     agent_us: float
     gateway_us: float = 0.0
     engine_us: float = 0.0
@@ -59,35 +59,35 @@ class Round:
         return self.outcome.count / self.outcome.seconds
 
 
-class Load:
+class LoadProcess:
     """The load process, one order at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def carry_out(self, order: Order) -> Outcome:
+    async def execute(self, order: LoadOrder) -> LoadResult:
         """Gives an order and waits for its end.
 
         Raises:
-            BenchBroken: an answer was not what was expected, or none came.
+            MeasurementError: an answer was not what was expected, or none came.
         """
         wire = self._process
         if wire.stdin is None or wire.stdout is None:
-            raise BenchBroken("the load has no pipes")
+            raise MeasurementError("the load has no pipes")
         wire.stdin.write(orjson.dumps(asdict(order)) + b"\n")
         await wire.stdin.drain()
         async with asyncio.timeout(ANSWER_S):
             line = await wire.stdout.readline()
         if not line:
-            raise BenchBroken("the load has ended")
-        outcome = Outcome(**orjson.loads(line))
+            raise MeasurementError("the load has ended")
+        outcome = LoadResult(**orjson.loads(line))
         if outcome.error is not None:
-            raise BenchBroken(f"{order.url}: {outcome.error}")
+            raise MeasurementError(f"{order.url}: {outcome.error}")
         return outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class BenchGateway:
     """One that is up, with its engine."""
 
     process: GatewayProcess
@@ -114,32 +114,32 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Testbed:
     """One agent and the gateways in front of it: ours, and that of another tree if there is one."""
 
-    load: Load
+    load: LoadProcess
     agent: Child
     agent_name: str
     direct_url: str
     receiver: str
-    ours: Gateway
-    base: Gateway | None
+    ours: BenchGateway
+    base: BenchGateway | None
 
     async def run(
         self,
-        order: Order,
-        gateway: Gateway | None = None,
+        order: LoadOrder,
+        gateway: BenchGateway | None = None,
         *,
         as_agent: str = "",
-        lead: Sequence[Step] = (),
-    ) -> Round:
+        lead: Sequence[RequestStep] = (),
+    ) -> RoundResult:
         """One round of load, directly or through a gateway, with what it cost each process.
 
         ``as_agent`` is another name under which the gateway serves the agent. Each caller carries out ``lead`` before
         anything is measured. A round through a gateway is over when the gateway has done what it still owes for it.
 
         Raises:
-            BenchBroken: the round did not go as it should.
+            MeasurementError: the round did not go as it should.
         """
         order = (
             replace(order, url=self.direct_url, keys=())
@@ -151,37 +151,37 @@ class Stage:
         ]
         order = replace(order, steps=steps)
         if lead:
-            found = (await self.load.carry_out(replace(order, steps=lead, seconds=0))).found
+            found = (await self.load.execute(replace(order, steps=lead, seconds=0))).found
             order = replace(order, known=found)
         if gateway is None:
-            meter = Meter((self.agent.process.pid,))
+            meter = CpuMeter((self.agent.process.pid,))
             [before] = meter.read()
-            outcome = await self._carry_out(order)
+            outcome = await self._execute(order)
             [after] = meter.read()
-            return Round(outcome, 1e6 * (after - before) / outcome.count)
+            return RoundResult(outcome, 1e6 * (after - before) / outcome.count)
         endpoint = gateway.find_endpoint()
-        meter = Meter((self.agent.process.pid, gateway.pid, gateway.engine_pid))
+        meter = CpuMeter((self.agent.process.pid, gateway.pid, gateway.engine_pid))
         counts = await gateway.count_appends(), await read_used_bytes(endpoint)
         started = meter.read()
-        outcome = await self._carry_out(order)
-        await Meter((gateway.pid, gateway.engine_pid)).await_rest(_REST_S)
+        outcome = await self._execute(order)
+        await CpuMeter((gateway.pid, gateway.engine_pid)).await_rest(_REST_S)
         ended = meter.read()
         agent, own, engine = (
             1e6 * (late - early) / outcome.count for early, late in zip(started, ended, strict=True)
         )
         appends = (await gateway.count_appends() - counts[0]) / outcome.count
         kept = (await read_used_bytes(endpoint) - counts[1]) / outcome.count
-        return Round(outcome, agent, own, engine, appends, kept)
+        return RoundResult(outcome, agent, own, engine, appends, kept)
 
-    async def _carry_out(self, order: Order) -> Outcome:
-        outcome = await self.load.carry_out(order)
+    async def _execute(self, order: LoadOrder) -> LoadResult:
+        outcome = await self.load.execute(order)
         if outcome.count == 0:
-            raise BenchBroken(f"{order.url}: nothing was answered")
+            raise MeasurementError(f"{order.url}: nothing was answered")
         return outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class GatewaySetup:
     """How gateways are set up in front of the sample agent ``agent``.
 
     Each of ``clients`` clients has a key. ``more`` gets the URL of a receiver and says what else stands in the
@@ -217,11 +217,13 @@ def make_keys(count: int) -> list[str]:
 
 
 @asynccontextmanager
-async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerator[Stage]:
+async def open_testbed(
+    setting: GatewaySetup, base: Checkout | None = None
+) -> AsyncGenerator[Testbed]:
     """Starts the sample agent, its gateway, that of another tree, and all that goes with them.
 
     Raises:
-        CheckFailed, BenchBroken: a process did not come up.
+        CheckFailed, MeasurementError: a process did not come up.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
@@ -237,7 +239,7 @@ async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerat
         config = folder / "bench.yaml"
         config.write_text(yaml.safe_dump(setting.compose(url, receiver)), encoding="utf-8")
         ours = await stack.enter_async_context(open_gateway(start, folder / "ours", config))
-        yield Stage(
+        yield Testbed(
             load=await stack.enter_async_context(open_load()),
             agent=agent,
             agent_name=setting.agent,
@@ -251,29 +253,31 @@ async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerat
 
 
 @asynccontextmanager
-async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGenerator[Gateway]:
+async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGenerator[BenchGateway]:
     """A gateway with an engine of its own, in a new folder; gone with the block.
 
     Raises:
-        CheckFailed, BenchBroken: a process did not come up.
+        CheckFailed, MeasurementError: a process did not come up.
     """
     folder.mkdir()  # noqa: ASYNC240  nothing else runs yet
     process = GatewayProcess(folder, config, begin=begin)
     try:
         await process.start()
         if process.child is None:
-            raise BenchBroken("the gateway has not been started")
+            raise MeasurementError("the gateway has not been started")
         pid = process.child.process.pid
         children = find_children(pid)
         if len(children) != 1:
-            raise BenchBroken(f"the gateway has {len(children)} children, and one is its engine")
-        yield Gateway(process, pid, children[0])
+            raise MeasurementError(
+                f"the gateway has {len(children)} children, and one is its engine"
+            )
+        yield BenchGateway(process, pid, children[0])
     finally:
         await process.stop()
 
 
 @asynccontextmanager
-async def open_load() -> AsyncGenerator[Load]:
+async def open_load() -> AsyncGenerator[LoadProcess]:
     """The load process, gone with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -285,7 +289,7 @@ async def open_load() -> AsyncGenerator[Load]:
         limit=1 << 20,
     )
     try:
-        yield Load(process)
+        yield LoadProcess(process)
     finally:
         if process.returncode is None:
             process.kill()

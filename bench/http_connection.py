@@ -17,7 +17,7 @@ class _Parser(Protocol):
     def should_keep_alive(self) -> bool: ...
 
 
-class Line(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """What extends it gets the body of each whole message in ``take``, and hears of the end in ``lose``.
 
     What cannot be read ends the connection. Nothing is decompressed.
@@ -33,7 +33,7 @@ class Line(asyncio.Protocol):
         """Called once for each whole message."""
         raise NotImplementedError
 
-    def lose(self, error: Exception | None) -> None:
+    def on_closed(self, error: Exception | None) -> None:
         """Called at the end of the connection, whoever ended it."""
 
     def write(self, data: bytes) -> None:
@@ -71,7 +71,7 @@ class Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.lose(exc)
+        self.on_closed(exc)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
