@@ -1,8 +1,8 @@
-"""``python -m bench [PART…] [--short]``: the table of ratios, each side measured in the same run.
+"""``python -m bench [PART…] [--short]``: a table of ratios, both sides measured in the same run.
 
-Two shared cores drift, so nothing absolute is judged: a bound stands on a ratio, a count or an added time.
-Everything runs on loopback and below temporary directories, and no process outlives the run. The status is
-0 when every bound held, 1 when one was missed, 2 when something did not work and could not be measured.
+Two shared cores drift, so no absolute value is judged: a bound applies to a ratio, a count or an added time.
+Everything runs on loopback and in temporary directories, and no process outlives the run. The exit status is 0 when
+every bound held, 1 when one was missed, 2 when something failed and could not be measured.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from passerelle.gateway.server import run
 from passerelle.runtime.common.version import VERSION
 
 LIMIT_S: Final = 1_800.0
-"""For each part."""
+"""Time limit of each part, in seconds."""
 INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line says to all sections: few and short rounds, and a checkout to compare with."""
+    """Options of the command line for all sections: ``short`` runs, and a checkout to compare with."""
 
     short: bool
     base: Checkout | None = None
@@ -60,7 +60,7 @@ Section = Callable[[RunOptions], AsyncGenerator[Row]]
 
 
 async def run_a2a(options: RunOptions) -> AsyncGenerator[Row]:
-    """What a caller over A2A gets, and what it costs."""
+    """A2A calls: throughput, latency and cost."""
     async for row in measure_work(
         RoundPlan(2, 1.0) if options.short else RoundPlan(12, 0.7), options.base
     ):
@@ -70,13 +70,13 @@ async def run_a2a(options: RunOptions) -> AsyncGenerator[Row]:
 
 
 async def run_floor(options: RunOptions) -> AsyncGenerator[Row]:
-    """What passing on costs, and nothing else."""
+    """The minimum cost of passing a request on."""
     async for row in measure_floor(RoundPlan(2, 1.0) if options.short else RoundPlan(5, 2.0)):
         yield row
 
 
 async def run_store(options: RunOptions) -> AsyncGenerator[Row]:
-    """What the store underneath does, without anything on top."""
+    """The store alone."""
     async for row in measure_appends(
         rounds=2 if options.short else 5, seconds=0.5 if options.short else 1.0
     ):
@@ -88,7 +88,7 @@ async def run_store(options: RunOptions) -> AsyncGenerator[Row]:
 
 
 async def run_scale(options: RunOptions) -> AsyncGenerator[Row]:
-    """What a task costs among a million others."""
+    """The cost of a task among a million others."""
     many = 30_000 if options.short else 1_000_000
     length = RoundPlan(2, 1.0) if options.short else RoundPlan(9, 2.0)
     async for row in measure_scale(many, length):
@@ -96,13 +96,13 @@ async def run_scale(options: RunOptions) -> AsyncGenerator[Row]:
 
 
 async def run_rivals(options: RunOptions) -> AsyncGenerator[Row]:
-    """What other gateways make of the same work."""
+    """Other gateways with the same work."""
     async for row in measure_rivals(RoundPlan(1, 1.0) if options.short else RoundPlan(3, 2.0)):
         yield row
 
 
 async def run_channels(options: RunOptions) -> AsyncGenerator[Row]:
-    """What devices get over channels, and what it costs."""
+    """Channels: latency and cost of delivery to devices."""
     plan = ChannelPlan(1, 2.0) if options.short else ChannelPlan(3, 4.0)
     rows = compare_channels(plan, options.base) if options.base else measure_channels(plan)
     async for row in rows:
@@ -110,7 +110,7 @@ async def run_channels(options: RunOptions) -> AsyncGenerator[Row]:
 
 
 async def run_approvals(options: RunOptions) -> AsyncGenerator[Row]:
-    """How long people and agents wait for each other."""
+    """Approvals: how long people and agents wait for each other."""
     if options.base:
         async for row in compare_approvals(2 if options.short else 6, options.base):
             yield row
@@ -122,27 +122,27 @@ async def run_approvals(options: RunOptions) -> AsyncGenerator[Row]:
 
 
 async def run_abuse(options: RunOptions) -> AsyncGenerator[Row]:
-    """What others notice of those who abuse the gateway."""
+    """Effect of abusive clients on other callers."""
     async for row in measure_abuse(RoundPlan(1, 1.0) if options.short else RoundPlan(5, 3.0)):
         yield row
 
 
 async def run_retention(options: RunOptions) -> AsyncGenerator[Row]:
-    """What it costs that ended sessions leave memory."""
+    """The cost of moving ended sessions out of memory."""
     length = RoundPlan(2, 2.0) if options.short else RoundPlan(20, 4.0)
     async for row in measure_retention(length, 6 if options.short else MEMORY_ROUNDS):
         yield row
 
 
 async def run_delegation(options: RunOptions) -> AsyncGenerator[Row]:
-    """What it costs that the gateway chooses the agent, and that it sends the items of a job."""
+    """The cost of choosing an agent, and of sending the items of a job."""
     length = RoundPlan(3, 1.0) if options.short else RoundPlan(12, 1.0)
     async for row in measure_delegation(length, 200 if options.short else 1_000):
         yield row
 
 
 async def run_startup(options: RunOptions) -> AsyncGenerator[Row]:
-    """What it costs to start."""
+    """The cost of a start."""
     async for row in measure_startup(2 if options.short else 9, options.base):
         yield row
 

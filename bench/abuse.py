@@ -1,8 +1,8 @@
-"""How much others notice of an abuse: latency of a well-behaved caller beside each, and of the same caller alone.
+"""The effect of abuse on others: latency of a well-behaved caller next to each kind of abuse, and alone.
 
-Rounds alternate, alone and then beside, so that a neighbour's noise meets both sides. What the abuser and its agent
-use of the cores is missing from everybody, so a ratio tells of the machine as well: compare it with that of another
-tree on the same one.
+Rounds alternate between alone and abused, so noise of the machine affects both. The CPU that the abuser and its agent
+use is missing for all others, so a ratio also depends on the machine: compare it with that of another checkout on the
+same machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CALLER: Final = replace(TASK_ORDER, callers=1)
 
 @dataclass(frozen=True, slots=True)
 class AbuseKind:
-    """One kind, as it stands in the table."""
+    """One kind of abuse, as named in the table."""
 
     name: str
     order: AbuseOrder
@@ -55,23 +55,23 @@ ABUSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AbusePair:
-    """The caller alone, and beside an abuse in the round that followed."""
+    """The caller alone, and next to an abuse in the following round."""
 
     alone: LoadResult
-    beside: LoadResult
+    abused: LoadResult
 
 
 class AbuserProcess:
-    """The process of the abusers, one order at a time."""
+    """The abuser process, which executes one order at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def execute(self, order: AbuseOrder) -> None:
-        """Returns when the abuse is under way, and the one before has ended.
+        """Returns when the abuse has started and the previous one has ended.
 
         Raises:
-            MeasurementError: it did not come about.
+            MeasurementError: it did not start.
         """
         wire = self._process
         if wire.stdin is None or wire.stdout is None:
@@ -89,7 +89,7 @@ class AbuserProcess:
 
 @asynccontextmanager
 async def open_abusers() -> AsyncGenerator[AbuserProcess]:
-    """Gone with the block."""
+    """Starts the abuser process; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -107,7 +107,7 @@ async def open_abusers() -> AsyncGenerator[AbuserProcess]:
 
 
 async def measure_abuse(length: RoundPlan) -> AsyncGenerator[Row]:
-    """Rows of the section, as they are measured."""
+    """Rows of the section, yielded as they are measured."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-abuse-")))
         agent = start(NAME, ("bench.talkative",), folder, {"PYTHONPATH": str(ROOT)})
@@ -133,17 +133,17 @@ async def _take_turn(
     alone = await testbed.run(caller, testbed.ours)
     url = testbed.ours.find_url(NAME)
     await abusers.execute(replace(abuse.order, url=url, headers=testbed.ours.process.authorization))
-    beside = await testbed.run(caller, testbed.ours)
+    abused = await testbed.run(caller, testbed.ours)
     await abusers.execute(_REST)
-    return AbusePair(alone.outcome, beside.outcome)
+    return AbusePair(alone.outcome, abused.outcome)
 
 
 def _rows(abuse: AbuseKind, pairs: list[AbusePair]) -> list[Row]:
-    medians = [pair.beside.median_ms / pair.alone.median_ms for pair in pairs]
-    late = [pair.beside.p99_ms / pair.alone.p99_ms for pair in pairs]
+    medians = [pair.abused.median_ms / pair.alone.median_ms for pair in pairs]
+    late = [pair.abused.p99_ms / pair.alone.p99_ms for pair in pairs]
     what = f"beside {abuse.name}"
     return [
         Row(f"{what}: median ÷ alone", Spread.of(medians), "ratio"),
         Row(f"{what}: p99 ÷ alone", Spread.of(late), "ratio"),
-        Row(f"{what}: p99", Spread.of([pair.beside.p99_ms for pair in pairs]), "ms"),
+        Row(f"{what}: p99", Spread.of([pair.abused.p99_ms for pair in pairs]), "ms"),
     ]

@@ -1,7 +1,7 @@
-"""The abusers: a process of its own, which does to a gateway what its orders say.
+"""The abuser: a process that executes the abuse named in its orders against a gateway.
 
-Reads one order per line from standard input and answers with one line once the abuse is under way; the next order
-ends it first. It ends with its input. Whatever the gateway refuses or cuts off is begun again: that is the abuse.
+Reads one order per line from standard input and answers with one line once the abuse has started; the next order ends
+it first. It exits at the end of its input. Whatever the gateway refuses or cuts is repeated: that is the abuse.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Streams: TypeAlias = "tuple[asyncio.StreamReader, asyncio.StreamWriter]"
 
 @dataclass(frozen=True, slots=True)
 class AbuseOrder:
-    """``count`` connections that do the same to the agent at ``url``; ``rest`` is one that does nothing.
+    """``count`` connections that do the same to the agent at ``url``; the kind ``rest`` does nothing.
 
-    ``text`` is what the agent is asked for; of ``bodies`` it is repeated to ``size`` bytes.
+    ``text`` is the text of the message; for ``bodies`` it is repeated to ``size`` bytes.
     """
 
     kind: Literal["pipelines", "slow readers", "talk", "half-open", "bodies", "rest"]
@@ -47,13 +47,13 @@ class AbuseOrder:
 
 @dataclass(frozen=True, slots=True)
 class AbuseStarted:
-    """What became of an order: it is under way, or why it is not."""
+    """The outcome of an order: the abuse has started, or the reason why it has not."""
 
     error: str | None = None
 
 
 class RunningAbuse:
-    """One order under way. It ends with its connections cut and its tasks cancelled."""
+    """One order in progress. Ending it cuts its connections and cancels its tasks."""
 
     def __init__(self, order: AbuseOrder) -> None:
         self._order = order
@@ -67,10 +67,10 @@ class RunningAbuse:
         self._waits_for = 0
 
     async def begin(self) -> None:
-        """Returns when all of it is under way.
+        """Returns when all connections are active.
 
         Raises:
-            TimeoutError: it does not come about.
+            TimeoutError: some did not start in time.
         """
         order = self._order
         if order.kind == "slow readers":
@@ -96,7 +96,7 @@ class RunningAbuse:
             await self._under_way.wait()
 
     async def end(self) -> None:
-        """Returns when nothing of it is left."""
+        """Returns when all connections and tasks have ended."""
         for one in self._working:
             one.cancel()
         await asyncio.gather(*self._working, return_exceptions=True)
@@ -113,7 +113,7 @@ class RunningAbuse:
             self._working.append(asyncio.create_task(self._repeat(act)))
 
     async def _repeat(self, act: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
-        """Again and again, whatever comes of it."""
+        """Repeats ``act`` whatever its outcome."""
         is_reported = False
 
         def report_started() -> None:
@@ -129,10 +129,10 @@ class RunningAbuse:
                 await act(report_started)
             await asyncio.sleep(_AGAIN_S)
 
-    # ------------------------------------------------------------ what is done
+    # ------------------------------------------------------------ kinds of abuse
 
     async def _pipeline(self, report_started: Callable[[], None]) -> None:
-        """Requests without a credential, until the gateway takes no more; no answer is read."""
+        """Requests without a credential until the gateway stops reading; no answer is read."""
         reader, writer = await self._open(receive_bytes=_SMALL)
         del reader
         try:
@@ -147,7 +147,7 @@ class RunningAbuse:
             writer.transport.abort()
 
     async def _read_fast(self, report_started: Callable[[], None]) -> None:
-        """A stream of the agent, read as fast as it comes."""
+        """A stream of the agent, read at full speed."""
         reader, writer = await self._open()
         try:
             writer.write(self._write_call("SendStreamingMessage", self._message(self._order.text)))
@@ -159,7 +159,7 @@ class RunningAbuse:
             writer.transport.abort()
 
     async def _read_slowly(self, report_started: Callable[[], None]) -> None:
-        """A stream of the same task, read by the byte."""
+        """A stream of the same task, read byte by byte."""
         reader, writer = await self._open(receive_bytes=_SMALL)
         try:
             writer.write(self._write_call("SubscribeToTask", {"id": self._remote[0]}))
@@ -182,7 +182,7 @@ class RunningAbuse:
             writer.transport.abort()
 
     async def _send_bodies(self, report_started: Callable[[], None]) -> None:
-        """One large message after the other."""
+        """Large messages one after the other."""
         order = self._order
         text = order.text * (order.size // len(order.text))
         reader, writer = await self._open()
@@ -229,7 +229,7 @@ class RunningAbuse:
 
 
 async def _read_answer(reader: asyncio.StreamReader) -> bytes:
-    """The body of an answer that has a length."""
+    """The body of an answer with a length."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = head.partition(b"content-length:")[2].split(b"\r\n", 1)[0]
     return await reader.readexactly(int(length))

@@ -1,8 +1,8 @@
-"""Appends a second, with the batcher and without, and several events in one append against one each.
+"""Appends per second with and without the batcher, and several events per append against one each.
 
-Two things stand for "without". A connection each: every caller sends its call by itself, and encoding,
-script and reply are the same, so that only the batching differs. And plain redis-py, the client that one
-would use if there were no batcher: its own encoding, its own pool, one call at a time on a connection.
+"Without" is measured twice. A connection per caller: every caller sends its own calls, with the same encoding, script
+and reply, so only batching differs. Plain redis-py, the client that one would use without a batcher: its own encoding
+and pool, one call at a time per connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SendCall = Callable[[bytes], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class AppendVariants:
-    """The same appends, three ways, one round after the other."""
+    """The same appends in three variants, one round after the other."""
 
     batched: AppendCost
     alone: AppendCost
@@ -119,7 +119,7 @@ async def _open_wires(bench: StoreBench, count: int) -> AsyncGenerator[list[Resp
 
 @asynccontextmanager
 async def _open_plain(bench: StoreBench, callers: int) -> AsyncGenerator[SendCall]:
-    """Takes calls apart again, so that redis-py can encode them: some 5 µs that it would not have to pay."""
+    """Splits packed calls so that redis-py can encode them: about 5 µs that a direct use would not pay."""
     pool = BlockingConnectionPool(
         max_connections=callers,
         connection_class=UnixDomainSocketConnection,

@@ -1,6 +1,6 @@
-"""Questions: how long one takes from the agent's pause to a device, and its answer from there back to the agent.
+"""Approvals: the time from the agent's pause to a device, and from the device's answer back to the agent.
 
-The agent's own times are of its statuses, in whole milliseconds of this machine's clock, as are ours.
+The agent's times are those of its statuses, in whole milliseconds of this machine's clock, like the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from passerelle.runtime.common.clock import SystemClock
 AGENT: Final = "payments"
 _WARM: Final = 5
 _OF_ONE_LINK: Final = 40
-"""Questions that one device answers: a link takes 60 frames of its client in ten seconds, and the next one waits."""
+"""Approvals per device connection: a channel accepts 60 client frames in ten seconds, and one more would wait."""
 _WITHIN_S: Final = 20.0
 _LEFT_OPEN: Final = 400
 _WELCOMES: Final = 40
@@ -43,7 +43,7 @@ _REST_S: Final = 1.0
 
 
 async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
-    """Rows of the section, over so many questions one after the other."""
+    """Rows of the section, over ``questions`` approvals one after the other."""
     asked: list[float] = []
     answered: list[float] = []
     with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
@@ -69,7 +69,7 @@ async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
 
 
 async def compare_approvals(rounds: int, base: Checkout) -> AsyncGenerator[Row]:
-    """Rows of the section: CPU of gateways of the two trees, for the same questions and the same welcomes."""
+    """Rows of the section: CPU of the gateways of two checkouts, for the same approvals and the same welcomes."""
     with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
         folder = Path(name)
         async with run_peers((AGENT,), folder) as peers:
@@ -88,7 +88,7 @@ async def compare_approvals(rounds: int, base: Checkout) -> AsyncGenerator[Row]:
 
 
 async def _answer_all(gateway: BenchGateway) -> float:
-    """CPU seconds for the questions of one link."""
+    """CPU seconds for the approvals of one channel."""
     async with _open(gateway.process) as person:
         before = read_cpu_s(gateway.pid)
         for _ in range(_OF_ONE_LINK):
@@ -97,7 +97,7 @@ async def _answer_all(gateway: BenchGateway) -> float:
 
 
 async def _leave_open(gateway: BenchGateway) -> None:
-    """Has bills wait for their owner."""
+    """Leaves approvals of bills open for their owner."""
     ask = make_send("40 EUR to the baker", "TASK_STATE_INPUT_REQUIRED")
     url, keys = gateway.find_url(AGENT), [gateway.process.token]
     async with open_load() as load:
@@ -117,14 +117,14 @@ def _write_config(folder: Path, url: str) -> Path:
 
 
 def from_times(what: str, values: Sequence[float], share: float) -> Row:
-    """One percentile; the columns beside it are the fastest and the slowest of all."""
+    """One percentile; the other columns are the minimum and the maximum."""
     ordered = sorted(values)
     at = ordered[min(int(len(ordered) * share), len(ordered) - 1)]
     return Row(what, Spread(ordered[0], at, ordered[-1]), "ms")
 
 
 class _Person:
-    """A caller that is asked at a device of its own."""
+    """A caller with a device that receives its approvals."""
 
     def __init__(self, http: httpx.AsyncClient, client: ChannelClient) -> None:
         self.http, self.client = http, client
@@ -132,14 +132,14 @@ class _Person:
         self.fresh = asyncio.Event()
 
     async def listen(self) -> None:
-        """Notes when each question comes to the device."""
+        """Records when each approval reaches the device."""
         async for item in self.client.stream("inbox"):
             if isinstance(item, Event) and text_at(item.data, "type") == "action.required":
                 self.seen_ms[text_at(item.data, "actionId")] = _now_ms()
                 self.fresh.set()
 
     async def play(self) -> tuple[float, float]:
-        """Has a bill paid; the milliseconds of the question, and those of its answer."""
+        """Pays a bill; returns the milliseconds of the request, and those of its answer."""
         message: JsonObject = {
             "messageId": secrets.token_hex(8),
             "role": "ROLE_USER",

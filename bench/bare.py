@@ -1,9 +1,8 @@
-"""Gateways that do nothing but pass on: what HTTP alone costs on this interpreter, below which no gateway here can get.
+"""Pass-through gateways: the cost of HTTP alone on this interpreter, the lower bound of any gateway.
 
-``python -m bench.bare FORM AGENT`` listens on loopback and prints one JSON line with its URL. Nothing is judged, kept,
-bounded or translated. ``asgi`` has the server and the client of the gateway around an application of nothing.
-``protocol`` has a parser in place of the server. ``callbacks`` has neither a task nor a future left: two parsers and
-two writes for each answer.
+``python -m bench.bare FORM AGENT`` listens on loopback and prints one JSON line with its URL. Nothing is checked,
+stored, bounded or translated. ``asgi`` uses the gateway's server and client around an empty application. ``protocol``
+replaces the server by a parser. ``callbacks`` also removes tasks and futures: two parsers and two writes per answer.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _ASK: Final = (
 
 
 class InboundConnection(HttpConnection):
-    """A connection in."""
+    """An inbound connection."""
 
     def __init__(self, pass_on: Callable[[InboundConnection, bytes], None]) -> None:
         super().__init__(asks=False)
@@ -51,12 +50,12 @@ class InboundConnection(HttpConnection):
         self._pass_on(self, body)
 
     def answer(self, body: bytes) -> None:
-        """Passes an answer back."""
+        """Forwards an answer."""
         self.write(_ANSWER % (len(body), body))
 
 
 class OutboundConnection(HttpConnection):
-    """A connection out, which serves one ``caller`` at a time and is among the ``idle`` between two."""
+    """An outbound connection. It serves one ``caller`` at a time and is among the ``idle`` ones otherwise."""
 
     def __init__(self, idle: list[OutboundConnection]) -> None:
         super().__init__(asks=True)
@@ -64,7 +63,7 @@ class OutboundConnection(HttpConnection):
         self._caller: InboundConnection | None = None
 
     def ask(self, caller: InboundConnection, body: bytes) -> None:
-        """Passes a request on."""
+        """Forwards a request."""
         self._caller = caller
         self.write(_ASK % (len(body), body))
 
@@ -76,7 +75,7 @@ class OutboundConnection(HttpConnection):
 
 
 class CallbackProxy:
-    """Connections to the agent."""
+    """Connections to the agent, driven by callbacks."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -84,7 +83,7 @@ class CallbackProxy:
         self._opening = set[asyncio.Task[None]]()
 
     def take(self, caller: InboundConnection, body: bytes) -> None:
-        """Passes a request on."""
+        """Forwards a request."""
         while self._idle:
             agent = self._idle.pop()
             if agent.is_open:
@@ -103,7 +102,7 @@ class CallbackProxy:
 
 
 class TaskProxy:
-    """The client of the gateway, and a task for each request."""
+    """The gateway's client, with one task per request."""
 
     def __init__(self, pool: ConnectionPool, agent: str) -> None:
         self._pool = pool
@@ -111,13 +110,13 @@ class TaskProxy:
         self._running = set[asyncio.Task[None]]()
 
     async def ask(self, body: bytes) -> bytes:
-        """The body of the agent's answer."""
+        """Forwards the body and returns that of the agent's answer."""
         asked = close_head(self._head, body)
         reply = await self._pool.ask(asked, connect_s=TOTAL_S, total_s=TOTAL_S)
         return reply.raw
 
     def take(self, caller: InboundConnection, body: bytes) -> None:
-        """Passes a request on."""
+        """Forwards a request in a new task."""
         running = asyncio.get_running_loop().create_task(self._pass_on(caller, body))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
@@ -126,7 +125,7 @@ class TaskProxy:
         caller.answer(await self.ask(body))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI
-        """The application of nothing."""
+        """The ASGI application."""
         body, more = b"", True
         while more:
             message = await receive()
@@ -187,7 +186,7 @@ async def _serve(form: str, agent: str) -> None:
 
 
 def main() -> None:
-    """Serves until it is told to end."""
+    """Serves until it is terminated."""
     parser = argparse.ArgumentParser(prog="python -m bench.bare", description=__doc__)
     parser.add_argument("form", choices=FORMS)
     parser.add_argument("agent", help="URL without a slash at the end")

@@ -1,6 +1,6 @@
-"""Who asks: each over a connection of its own, checking what it is answered.
+"""Callers: each has its own connection and checks every answer.
 
-One future stands for all that a caller does, so what an answer costs is its parsing and the next request's writing.
+A caller uses a single future, so the cost of an answer is its parsing and the write of the next request.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bench.steps import SHOWN, CallerProgress, PreparedRequest
 
 
 class UnexpectedAnswer(Exception):
-    """An answer was not what was expected, or did not come."""
+    """An answer was missing or not as expected."""
 
 
 class _Requester(HttpConnection):
-    """A connection out; ``ended`` is done when it has nothing more to ask, or has met its first wrong answer."""
+    """An outbound connection; ``ended`` is done when it has no more requests, or after its first wrong answer."""
 
     def __init__(self) -> None:
         super().__init__(asks=True)
@@ -40,10 +40,10 @@ class _Requester(HttpConnection):
 
 @dataclass(frozen=True, slots=True)
 class RequestSchedule:
-    """What callers share: requests, in passes from the first to the last, each with the next of the keys.
+    """State shared by callers: passes through the requests, each with the next key.
 
-    No pass begins after the deadline. An answer after more than ``within_s`` is a wrong one. ``took`` has the seconds
-    that answers took.
+    No pass begins after the deadline. An answer after more than ``within_s`` counts as wrong. ``took`` contains the
+    answer times in seconds.
     """
 
     requests: Sequence[PreparedRequest]
@@ -53,12 +53,12 @@ class RequestSchedule:
     took: list[float] = field(default_factory=list[float])
 
     def are_over(self, progress: CallerProgress) -> bool:
-        """Whether a caller who is there asks no more."""
+        """Whether a caller with this progress is done."""
         return progress.at == 0 and time.perf_counter() >= self.deadline
 
 
 class LoadCaller(_Requester):
-    """Asks, and with each answer asks again, until its turns are over or the other side closes the connection."""
+    """Sends a request after each answer, until the schedule is over or the other side closes the connection."""
 
     def __init__(self, turns: RequestSchedule, progress: CallerProgress) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class LoadCaller(_Requester):
 
 
 class StreamSubscriber(_Requester):
-    """Has nothing more to ask once its stream says what is expected, and leaves it open."""
+    """Is done once its stream contains the expected bytes; leaves the stream open."""
 
     def __init__(self, expected: str) -> None:
         super().__init__()

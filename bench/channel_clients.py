@@ -1,8 +1,8 @@
-"""The clients of channels: a process of their own, so that their CPU time is nobody else's.
+"""Channel clients in a separate process, so that their CPU time is measured separately.
 
-Reads one order per line from standard input, answers each with one line, and ends with its input. Every client checks
-what it gets: each event of each of its streams once, in order, without a hole. What is not so ends the order with an
-error: a server that loses or doubles something has not been measured. Times are those of the machine's one clock.
+Reads one order per line from standard input, answers each with one line, and exits at the end of its input. Every
+client checks that it gets each event of each of its streams once, in order, without a gap. A violation ends the order
+with an error: a server that loses or duplicates events has not been measured. All times are from the machine's clock.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from picows import (
 
 ServerKind = Literal["passerelle", "nchan", "socketio"]
 MARK: Final = re.compile(rb"#([0-9]+) ([0-9]+) ([0-9]+)#")
-"""In every event that is published: stream, number within it, nanoseconds when it was."""
+"""Fields of every published event: stream, number within it, publication time in ns."""
 WITHIN_S: Final = 60.0
 BEAT_S: Final = 10.0
 SETTLES_S: Final = 0.5
-"""Nchan opens a socket before it has told its Redis; what is published meanwhile does not come."""
+"""Nchan accepts a socket before it has subscribed in Redis; events published in between are not delivered."""
 _AT_ONCE: Final = 64
 _EVENT: Final = b'{"t":"ev"'
 _NAMED: Final = 50
-"""So much of an event tells its stream from others."""
+"""Bytes of an event that identify its stream."""
 _LAST_PLACE: Final = re.compile(rb'"s":"([^"]+)","o":([0-9]+),"p":[0-9]+,"h":"([0-9a-f]{8})"')
 _CURSOR: Final = re.compile(rb'"t":"(?:sub|live)",(?:"ok":true,)?"s":"([^"]+)"[^\n]*?"c":"([^"]+)"')
 _LAST_ID: Final = re.compile(rb"^id: ?([0-9:,\[\]-]+)", re.MULTILINE)
@@ -44,11 +44,11 @@ _OFFSET: Final = re.compile(rb',"([0-9]+-[0-9]+)"\]$')
 
 @dataclass(frozen=True, slots=True)
 class ChannelOrder:
-    """What a group of clients is to do; groups have names.
+    """An order for a group of clients, which is addressed by name.
 
-    ``open`` connects clients, each to the next ``each`` of ``streams``; ``await`` waits until all have had ``events``
-    on each stream since the group was opened, and tells how late they were since the last look; ``drop`` cuts all off;
-    ``resume`` connects them again where they were, and waits as ``await`` does.
+    ``open`` connects clients, each to the next ``each`` of ``streams``. ``await`` waits until all have received
+    ``events`` on each stream since the group was opened, and returns the delays since the last report. ``drop`` cuts
+    all connections. ``resume`` reconnects the clients from their positions, and waits as ``await`` does.
     """
 
     kind: Literal["open", "await", "drop", "resume", "close"]
@@ -64,7 +64,7 @@ class ChannelOrder:
 
 @dataclass(frozen=True, slots=True)
 class ChannelResult:
-    """``seconds`` an order took, the delays of events, and how many deliveries there were since the last look."""
+    """``seconds`` that an order took, the event delays, and the number of deliveries since the last report."""
 
     seconds: float = 0.0
     deliveries: int = 0
@@ -74,11 +74,11 @@ class ChannelResult:
 
 
 class DeliveryError(Exception):
-    """An event was lost, doubled or out of order, or a server did not do what it should."""
+    """An event was lost, duplicated or out of order, or a server did not behave as expected."""
 
 
 class ChannelClient(WSListener):
-    """One client and where it is in its streams; it lives over several sockets."""
+    """One client and its position in each stream; it survives reconnects."""
 
     def __init__(self, group: ClientGroup, number: int, streams: Sequence[str], first: int) -> None:
         self.group = group
@@ -112,13 +112,13 @@ class ChannelClient(WSListener):
             self.transport.send(WSMsgType.TEXT, message)
 
     def drop(self) -> None:
-        """Ends the socket without a goodbye."""
+        """Aborts the socket without a close handshake."""
         if self.transport is not None:
             self.transport.disconnect(graceful=False)
             self.transport = None
 
     def be_ready(self) -> None:
-        """Every stream is followed."""
+        """Records that every stream is followed."""
         if not self.ready.done():
             self.ready.set_result(None)
 
@@ -136,7 +136,7 @@ class ChannelClient(WSListener):
             transport.disconnect()
 
     def take_events(self, data: bytes) -> None:
-        """Checks and times what a message has."""
+        """Checks the events in a message and records their delays."""
         now = time.monotonic_ns()
         group, reached = self.group, self.reached
         for stream, number, sent in MARK.findall(data):
@@ -170,18 +170,18 @@ class ClientGroup:
         ]
 
     def fail(self, reason: str) -> None:
-        """Keeps the first fault, and lets whoever waits see it."""
+        """Keeps the first fault, and wakes up the waiting order."""
         self.error = self.error or reason
         self.whole.set()
 
     def note_whole(self, streams: int) -> None:
-        """So many streams of clients have what is wanted."""
+        """Counts client streams that are complete."""
         self.missing -= streams
         if self.missing <= 0:
             self.whole.set()
 
     async def connect(self) -> None:
-        """Connects every client, a bounded number at a time."""
+        """Connects every client, with bounded concurrency."""
         waiting = iter(self.clients)
 
         async def work() -> None:
@@ -193,7 +193,7 @@ class ClientGroup:
                 group.create_task(work())
 
     def want(self, events: int) -> None:
-        """From now on the clients are whole when each stream of each has had so many."""
+        """Sets the target: clients are complete when each of their streams has ``events`` events."""
         self.wanted = events
         self.whole.clear()
         reached = [count for client in self.clients for count in client.reached.values()]
@@ -202,10 +202,10 @@ class ClientGroup:
             self.whole.set()
 
     async def await_whole(self) -> ChannelResult:
-        """Waits until all have what is wanted.
+        """Waits until all clients are complete.
 
         Raises:
-            DeliveryError: something was lost, doubled or late beyond bearing.
+            DeliveryError: an event was lost, duplicated or too late.
         """
         started = time.monotonic()
         try:
@@ -226,7 +226,7 @@ class ClientGroup:
         )
 
     async def resume(self, events: int) -> ChannelResult:
-        """Everybody comes back at once, and has what was missed."""
+        """Reconnects all clients at once and waits for the events that they missed."""
         self.want(events)
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -236,12 +236,12 @@ class ClientGroup:
         return ChannelResult(time.monotonic() - started, outcome.deliveries)
 
     def drop(self) -> None:
-        """Cuts all off."""
+        """Cuts all connections."""
         for client in self.clients:
             client.drop()
 
     def beat(self) -> None:
-        """A sign of life of everybody, where the protocol wants one."""
+        """Sends heartbeats of all clients, where the protocol requires them."""
         if self.wire == "passerelle":
             for client in self.clients:
                 client.send(b'{"t":"hb","n":1}')
@@ -288,7 +288,7 @@ def _greet(client: ChannelClient) -> None:
         case "nchan":
             client.be_ready()
         case "socketio":
-            pass  # the server opens
+            pass  # the server sends first
         case _:
             assert_never(client.group.wire)
 
@@ -298,7 +298,7 @@ def _take(client: ChannelClient, data: bytes) -> None:
         case "passerelle":
             _take_passerelle(client, data)
         case "nchan":
-            client.latest[b""] = data  # looked into when it is needed, as ours are
+            client.latest[b""] = data  # parsed only when needed, as for the gateway
         case "socketio":
             _take_socketio(client, data)
         case _:
@@ -308,7 +308,7 @@ def _take(client: ChannelClient, data: bytes) -> None:
 def _take_passerelle(client: ChannelClient, data: bytes) -> None:
     for frame in data.split(b"\n"):
         if frame.startswith(_EVENT):
-            # Looked into when it is needed, so that a delivery costs the clients of all servers alike.
+            # Parsed only when needed, so that a delivery costs the clients of all servers the same.
             client.latest[frame[:_NAMED]] = frame
         else:
             _take_other(client, frame)
@@ -326,7 +326,7 @@ def _take_other(client: ChannelClient, frame: bytes) -> None:
 
 
 def _note_latest(client: ChannelClient) -> None:
-    """Before anything newer is noted: it would go back behind what came later."""
+    """Before newer positions are recorded: the position would move backwards."""
     for data in client.latest.values():
         _note_cursors(client, data)
     client.latest.clear()

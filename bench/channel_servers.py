@@ -1,4 +1,4 @@
-"""The servers of channels that are measured side by side, each as processes of its own that end with the block."""
+"""The channel servers that are compared, each in processes that end with the block."""
 
 from __future__ import annotations
 
@@ -51,46 +51,46 @@ _KEPT_MS: Final = 60_000
 
 
 class ChannelServer(Protocol):
-    """A server that is up."""
+    """A running server."""
 
     @property
     def name(self) -> str:
-        """As it stands in rows."""
+        """Its name in rows."""
         ...
 
     @property
     def wire(self) -> ServerKind:
-        """What it speaks."""
+        """Its protocol."""
         ...
 
     @property
     def url(self) -> str:
-        """Where its clients connect."""
+        """The URL for clients."""
         ...
 
     @property
     def token(self) -> str:
-        """What its clients show."""
+        """The clients' token."""
         ...
 
     @property
     def pids(self) -> Sequence[int]:
-        """The processes that serve, with the store that they stand on."""
+        """The serving processes, including their store."""
         ...
 
     async def publish(self, stream: str, place: int, number: int) -> None:
-        """One event of a stream."""
+        """Publishes one event to a stream."""
         ...
 
 
 def mark(place: int, number: int) -> bytes:
-    """What clients look for in an event."""
+    """The bytes by which clients recognize an event."""
     return b"#%d %d %d#" % (place, number, time.monotonic_ns())
 
 
 @dataclass(frozen=True, slots=True)
 class PasserelleServer:
-    """A gateway, and the same store in our hands to append to."""
+    """A gateway, and direct access to its store for appends."""
 
     name: str
     url: str
@@ -102,7 +102,7 @@ class PasserelleServer:
     wire: ServerKind = "passerelle"
 
     async def make_streams(self, count: int) -> list[str]:
-        """Sessions of the owner, with a first event each."""
+        """Creates sessions of the owner, each with a first event."""
         sessions = [mint("se", Shard(number % SHARDS)) for number in range(count)]
         waiting = iter(sessions)
 
@@ -146,7 +146,7 @@ class PasserelleServer:
 
 @dataclass(frozen=True, slots=True)
 class HttpPublishServer:
-    """A server that is published to over HTTP, as an application would."""
+    """A server with publication over HTTP, as applications use it."""
 
     name: str
     wire: ServerKind
@@ -166,7 +166,7 @@ class HttpPublishServer:
 
 @asynccontextmanager
 async def open_passerelle() -> AsyncGenerator[tuple[PasserelleServer, PasserelleServer]]:
-    """One gateway with both back-ends: the port for channels, and the main one."""
+    """One gateway with both back ends: the port for channels, and the main one."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
         port = find_free_port()
@@ -196,7 +196,7 @@ async def open_passerelle() -> AsyncGenerator[tuple[PasserelleServer, Passerelle
 
 
 def find_nchan() -> str | None:
-    """Why Nchan cannot be started here, or None."""
+    """The reason why Nchan cannot be started here, or None."""
     if shutil.which("nginx") is None or not _MODULE.exists():
         return "install nginx and libnginx-mod-nchan"
     return None if shutil.which("redis-server") else "install redis-server"
@@ -204,7 +204,7 @@ def find_nchan() -> str | None:
 
 @asynccontextmanager
 async def open_nchan() -> AsyncGenerator[HttpPublishServer]:
-    """Nginx with one worker, over a Redis of its own."""
+    """Nginx with one worker, over a separate Redis."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
         port = find_free_port()
@@ -251,17 +251,17 @@ http {{
 
 
 def find_socketio() -> str | None:
-    """Why Socket.IO cannot be started here, or None."""
+    """The reason why Socket.IO cannot be started here, or None."""
     if not (PEERS / "socketio" / "node_modules").exists():
         return "PEERS=all installs it"
     return None if shutil.which("redis-server") else "install redis-server"
 
 
 def install_socketio() -> None:
-    """Installs what its lock names.
+    """Installs the locked packages.
 
     Raises:
-        MeasurementError: a package does not install; the text ends with what the installer said.
+        MeasurementError: a package does not install; the text ends with the installer's output.
     """
     if find_socketio() is None:
         return
@@ -279,7 +279,7 @@ def install_socketio() -> None:
 
 @asynccontextmanager
 async def open_socketio() -> AsyncGenerator[HttpPublishServer]:
-    """Socket.IO in one process of Node, with its adapter over Redis streams."""
+    """Socket.IO in one Node process, with its adapter for Redis streams."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
         port = find_free_port()
@@ -300,7 +300,7 @@ async def open_socketio() -> AsyncGenerator[HttpPublishServer]:
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """A Redis of its own, that stores nothing on disk."""
+    """A separate Redis without persistence."""
 
     child: Child
     port: int
@@ -308,7 +308,7 @@ class RedisServer:
 
 @asynccontextmanager
 async def open_redis(folder: Path) -> AsyncGenerator[RedisServer]:
-    """Gone with the block."""
+    """Starts it for the duration of the block."""
     port = find_free_port()
     options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder))
     child = launch("redis", (shutil.which("redis-server") or "redis-server", *options), folder)
@@ -320,7 +320,7 @@ async def open_redis(folder: Path) -> AsyncGenerator[RedisServer]:
 
 
 def find_free_port() -> int:
-    """A port that nobody listens on just now."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -328,7 +328,7 @@ def find_free_port() -> int:
 
 
 async def pace(rate: int, count: int) -> AsyncGenerator[int]:
-    """Numbers from 0, at a rate; who falls behind catches up without a pause."""
+    """Yields numbers from 0 at a rate; a late consumer catches up without a pause."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     for number in itertools.islice(itertools.count(), count):

@@ -1,6 +1,6 @@
-"""Channels of this tree and of another: the same events of an agent to the same number of clients, in turns.
+"""Channels of this checkout and of another: the same agent events to the same number of clients, in turns.
 
-Nothing is stored by our own hands: an agent says the events, and a gateway of either tree makes of them what it makes.
+Nothing is appended directly: an agent sends the events, and a gateway of either checkout processes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from passerelle.demo.processes import Starter, start
 
 _RATES: Final = (50, 200)
 _STORMS: Final = 2
-"""For each round of turns: one storm differs from the next by a third."""
+"""Storms per round of turns: one differs from the next by a third."""
 _BEGIN: Final = RequestStep(
     make_call(
         "SendMessage",
@@ -53,7 +53,7 @@ _BEGIN: Final = RequestStep(
 
 @dataclass(frozen=True, slots=True)
 class AgentFedGateway:
-    """A gateway whose events an agent says; ``say_url`` is where the agent is told what."""
+    """A gateway whose events come from an agent; ``say_url`` is where the agent gets its texts."""
 
     name: str
     url: str
@@ -71,7 +71,7 @@ class AgentFedGateway:
 
 
 async def compare_channels(plan: ChannelPlan, base: Checkout) -> AsyncGenerator[Row]:
-    """Rows of the section: what gateways of the two trees take, in CPU, behind either back-end."""
+    """Rows of the section: CPU of the gateways of the two checkouts, behind either back end."""
     for name in ("fast", "ASGI"):
         async with AsyncExitStack() as stack:
             clients = await stack.enter_async_context(open_clients())
@@ -112,7 +112,7 @@ async def _storm(scene: ChannelScene) -> float:
 
 @asynccontextmanager
 async def _open(side: str, name: str, begin: Starter) -> AsyncGenerator[AgentFedGateway]:
-    """An agent, a gateway in front of it, and a task whose stream is open."""
+    """Starts an agent, a gateway in front of it, and a task with an open stream."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-bench-")))
         agent = start(NAME, ("bench.speaker",), folder, {"PYTHONPATH": str(ROOT)})

@@ -1,7 +1,7 @@
-"""Channels beside Nchan (C, in nginx) and Socket.IO, in one run: the same events to the same number of clients.
+"""Channels next to Nchan (C, in nginx) and Socket.IO, in one run: the same events to the same number of clients.
 
-What counts is the CPU time of everything that serves, its store among it, per event that a client got. The servers take
-turns, so that a machine that drifts does so for all of them. Clients check order, holes and repeats.
+The measure is CPU time of all serving processes, including their store, per delivered event. The servers take turns,
+so drift of the machine affects all of them. Clients check order, gaps and duplicates.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from bench.usage import CpuMeter, read_resident_bytes
 CLIENTS: Final = 500
 MISSED: Final = 100
 _STORMS: Final = 5
-"""For each round of turns: a storm is over in a third of a second, and one differs from the next by a third."""
+"""Storms per round of turns: a storm takes a third of a second, and one differs from the next by a third."""
 _WRITES_S: Final = 4.0
-"""What a gateway has to tell of a storm, it begins to write three seconds later, and a minute later once more."""
+"""The gateway begins to write its records of a storm three seconds later, and some a minute later."""
 _ABSENT_RATE: Final = 500
-"""Events a second while all are cut off: every server keeps the pace, so each has the same time to see them gone."""
+"""Events per second while all are disconnected: all servers keep this pace and have the same time to notice."""
 IDLE: Final = 10_000
 IDLE_STREAMS: Final = 2
 MANY, FEW, RATE = 5_000, 10, 300
@@ -55,7 +55,7 @@ _MEMORY: Final = {"fast": Bound("at most", 40.0), "ASGI": Bound("at most", 72.0)
 
 @dataclass(frozen=True, slots=True)
 class ChannelPlan:
-    """How long it takes: rounds, seconds at each rate."""
+    """Duration: rounds, seconds at each rate."""
 
     rounds: int
     seconds: float
@@ -71,16 +71,16 @@ class ChannelTurn:
 
 
 class ClientProcess:
-    """The process of the clients, one order at a time."""
+    """The client process, one order at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def execute(self, order: ChannelOrder) -> ChannelResult:
-        """Gives an order and waits for its end.
+        """Sends an order and waits for its end.
 
         Raises:
-            MeasurementError: something was lost, doubled or refused.
+            MeasurementError: an event was lost, duplicated or refused.
         """
         wire = self._process
         if wire.stdin is None or wire.stdout is None:
@@ -99,7 +99,7 @@ class ClientProcess:
 
 @asynccontextmanager
 async def open_clients() -> AsyncGenerator[ClientProcess]:
-    """Gone with the block."""
+    """Starts the process; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -118,7 +118,7 @@ async def open_clients() -> AsyncGenerator[ClientProcess]:
 
 
 class ChannelScene:
-    """One server with clients on it. Each has the events of its streams from the first to the last."""
+    """One server with connected clients. Each receives all events of its streams."""
 
     def __init__(
         self, server: ChannelServer, clients: ClientProcess, group: str, streams: Sequence[str]
@@ -130,7 +130,7 @@ class ChannelScene:
         self._sent = 0
 
     async def open(self, clients: int, each: int = 1) -> float:
-        """Connects clients to ``each`` streams; the seconds that it took."""
+        """Connects clients to ``each`` streams; returns the seconds that it took."""
         server = self.server
         order = ChannelOrder(
             "open",
@@ -145,7 +145,7 @@ class ChannelScene:
         return (await self._clients.execute(order)).seconds
 
     async def publish(self, rate: int, count: int) -> None:
-        """``count`` events, to the streams in turn; ``count`` is a multiple of theirs."""
+        """Publishes ``count`` events, to the streams in turn; ``count`` is a multiple of their number."""
         async for number in pace(rate, count):
             place = number % len(self._streams)
             event = self._sent + number // len(self._streams) + 1
@@ -153,11 +153,11 @@ class ChannelScene:
         self._sent += count // len(self._streams)
 
     async def await_all(self) -> ChannelResult:
-        """Everybody has everything."""
+        """Waits until all clients have received every event."""
         return await self._clients.execute(ChannelOrder("await", self._group, events=self._sent))
 
     async def take_turn(self, rate: int, seconds: float) -> ChannelTurn:
-        """Publishes for some seconds; what each delivery cost and how late it was."""
+        """Publishes for some seconds; measures the cost per delivery and the delays."""
         meter = CpuMeter(self.server.pids)
         before = sum(meter.read())
         await self.publish(rate, round(rate * seconds))
@@ -166,9 +166,9 @@ class ChannelScene:
         return ChannelTurn(1e6 * used / outcome.deliveries, outcome.p50_ms, outcome.p99_ms)
 
     async def storm(self, missed: int) -> float:
-        """All are cut off, miss some events, and come back at once; seconds until all have everything.
+        """Cuts all clients, publishes events, and reconnects all at once; returns the seconds until all are complete.
 
-        Returns when a gateway has begun to write about it.
+        Returns only when a gateway has begun to write its records of the storm.
         """
         await self._clients.execute(ChannelOrder("drop", self._group))
         await self.publish(_ABSENT_RATE, missed)
@@ -178,7 +178,7 @@ class ChannelScene:
         return seconds
 
     async def close(self) -> None:
-        """Cuts all off."""
+        """Cuts all connections."""
         await self._clients.execute(ChannelOrder("close", self._group))
 
 
@@ -201,7 +201,7 @@ async def measure_channels(plan: ChannelPlan) -> AsyncGenerator[Row]:
         async for row in _compare(servers, clients, plan):
             yield row
     async with AsyncExitStack() as stack:
-        # A gateway of its own: a minute after the storms another one still has facts about them to write.
+        # A separate gateway: a minute after the storms the other one still writes records of them.
         clients = await stack.enter_async_context(open_clients())
         fast, _ = await stack.enter_async_context(open_passerelle())
         for row in await _measure_streams(fast, clients):
@@ -232,7 +232,7 @@ async def _compare(
     storms: dict[str, list[float]] = {name: [] for name in scenes}
     for _ in range(_STORMS * plan.rounds):
         for name, scene in scenes.items():
-            # What one storm has left to do is not paid for by the next one.
+            # The remaining work of one storm is not charged to the next.
             await CpuMeter([pid for server in servers for pid in server.pids]).await_rest(REST_S)
             storms[name].append(await scene.storm(MISSED))
     for row in _rows_of_storms(storms):
@@ -292,7 +292,7 @@ async def _measure_streams(ours: PasserelleServer, clients: ClientProcess) -> li
 
 
 async def _measure_idle(place: int, name: str) -> Row:
-    """A gateway of its own, that has not grown by anything else."""
+    """A new gateway, whose memory has not grown by other work."""
     what = f"{IDLE} idle connections held, {IDLE_STREAMS} streams each: memory, {name}"
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < IDLE + _FILES_SPARE:

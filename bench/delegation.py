@@ -1,8 +1,9 @@
-"""What it costs that the gateway does more of a caller's work: it chooses the agent, or sends all items of a job.
+"""The cost of delegation features: the gateway chooses the agent, or sends all items of a job.
 
-A message to the agent ``passerelle``, for which the gateway chooses among three, takes turns with the same message to a
-named agent and with a job whose items are that message. An item counts until all of them have ended; that its caller
-looks twice a second whether they have is part of it. Rounds are short and many, and every second one goes backwards.
+A message to the agent ``passerelle``, for which the gateway chooses among three, takes turns with the same message to
+a named agent and with a job whose items are that message. A job is over when all of its items have ended; its caller
+polls twice a second, which is part of the cost. Rounds are short and many, and every second one runs in reverse
+order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LIVE: Final = frozenset({"created", "running"})
 
 
 async def measure_delegation(length: RoundPlan, items: int) -> AsyncGenerator[Row]:
-    """Rows of the section; a job has so many ``items``."""
+    """Rows of the section; a job has ``items`` items."""
     named, routed, item = list[float](), list[float](), list[float]()
     async with open_testbed(_SETTING) as testbed:
         for number in range(length.rounds + 1):
@@ -55,16 +56,16 @@ async def measure_delegation(length: RoundPlan, items: int) -> AsyncGenerator[Ro
 
 
 async def _send(testbed: Testbed, agent: str, seconds: float) -> float:
-    """Gateway CPU µs of a message. It is the owner's, as a job is: clients of the stage have no right to one."""
+    """Gateway CPU µs per message. The caller is the owner, as for a job: clients of the testbed may not create one."""
     order = replace(TASK_ORDER, seconds=seconds, keys=[testbed.ours.process.token])
     return (await testbed.run(order, testbed.ours, as_agent=agent)).gateway_us
 
 
 async def _run_job(testbed: Testbed, items: int) -> float:
-    """Gateway CPU µs of an item, until the job is over and the gateway has done what it owes for it.
+    """Gateway CPU µs per item, until the job is over and the gateway has finished its work on it.
 
     Raises:
-        MeasurementError: an item has not completed, or not in time.
+        MeasurementError: an item did not complete in time.
     """
     gateway = testbed.ours
     meter = CpuMeter((gateway.pid, gateway.engine_pid))

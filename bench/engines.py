@@ -1,6 +1,6 @@
-"""The store that is measured: the embedded engine as the gateway starts it, and callers in this process.
+"""The measured store: the embedded engine as the gateway starts it, and callers in this process.
 
-Only the rewrite of the append-only file is off, since it would begin in the middle of some round.
+Only the rewrite of the append-only file is disabled, since it would begin during a round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _What = TypeVar("_What")
 
 @dataclass(frozen=True, slots=True)
 class StoreBench:
-    """An open store, where its engine and its blobs are, and the process id of the engine."""
+    """An open store, the location of its engine and blobs, and the engine's process id."""
 
     store: Store
     url: str
@@ -40,20 +40,20 @@ class StoreBench:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the engine is."""
+        """The endpoint of the engine."""
         return self.store.nodes.all[0].endpoint
 
     def epoch(self, subject: BenchTask) -> int:
-        """The epoch of the shard that a task lives in."""
+        """The epoch of the shard of a task."""
         return self.store.log.shard_epoch(subject.shard)
 
     async def append(self, subject: BenchTask, batch: Batch) -> None:
-        """Appends, as the gateway does, and holds what is stored now."""
+        """Appends as the gateway does, and updates ``subject`` to the stored state."""
         accept_result(subject, await self.store.log.append(batch))
 
 
 def accept_result(subject: BenchTask, result: object) -> None:
-    """Holds what is stored now.
+    """Updates ``subject`` to the stored state.
 
     Raises:
         MeasurementError: the append was refused.
@@ -65,7 +65,7 @@ def accept_result(subject: BenchTask, result: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AppendCost:
-    """What some appends cost: how many in a second, and CPU microseconds for each, here and in the engine."""
+    """The cost of appends: rate per second, and CPU microseconds per append, in this process and in the engine."""
 
     rate: float
     client_us: float
@@ -76,9 +76,9 @@ class AppendCost:
 async def open_bench(
     sealer: KeySealer | None = None, options: tuple[str, ...] = _NO_REWRITE
 ) -> AsyncGenerator[StoreBench]:
-    """A new engine and a store over it; both are gone with the block, and so is the data.
+    """A new engine and a store over it; both end with the block, and their data is deleted.
 
-    ``sealer`` is that of the store; ``options`` are further ones of the engine.
+    ``sealer`` is the store's; ``options`` are added to the engine's.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
@@ -97,7 +97,7 @@ async def open_bench(
 async def drive(
     bench: StoreBench, callers: int, seconds: float, work: Callable[[int], Awaitable[object]]
 ) -> AppendCost:
-    """``callers`` repeat ``work(caller)`` for some seconds; what one call of it cost."""
+    """``callers`` repeat ``work(caller)`` for some seconds; returns the cost of one call."""
     done = 0
     clock = time.perf_counter
     engine_s, client_s, started = read_cpu_s(bench.engine_pid), time.process_time(), clock()
@@ -119,7 +119,7 @@ async def drive(
 
 
 async def do_all(subjects: Iterable[_What], work: Callable[[_What], Awaitable[None]]) -> None:
-    """Does something with each task, a bounded number at a time."""
+    """Runs ``work`` for each task, with bounded concurrency."""
     waiting = iter(subjects)
 
     async def repeat() -> None:

@@ -1,7 +1,7 @@
-"""The floor: gateways that do nothing but pass on, in the same rounds as the gateway that keeps every task.
+"""The floor: pass-through gateways in the same rounds as the gateway that stores every task.
 
-What the first of them costs is what no gateway on this server and this client can get below. The rows have no bound:
-they say what a bound on the gateway can mean.
+The cheapest of them is the lower bound of any gateway on this server and this client. The rows have no bound: they
+show what a bound on the gateway can mean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from passerelle.demo.processes import Child, start
 
 @dataclass(frozen=True, slots=True)
 class PassThroughGateway:
-    """One gateway of nothing."""
+    """One pass-through gateway."""
 
     form: str
     url: str
@@ -35,14 +35,14 @@ class PassThroughGateway:
 
 @dataclass(frozen=True, slots=True)
 class FloorCost:
-    """CPU of what stands before the agent ÷ that of the agent called directly, and microseconds of the former."""
+    """CPU of the gateway ÷ that of the agent called directly, and its microseconds per answer."""
 
     ratio: float
     micros: float
 
 
 async def measure_floor(length: RoundPlan) -> AsyncGenerator[Row]:
-    """Rows of the section, as they are measured."""
+    """Rows of the section, yielded as they are measured."""
     async with AsyncExitStack() as stack:
         testbed = await stack.enter_async_context(open_testbed(GatewaySetup("echo")))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-floor-")))

@@ -1,6 +1,6 @@
-"""Nothing happens: what a gateway without callers costs, and what each open stream costs in memory.
+"""Idle cost: a gateway without callers, and the memory of each open stream.
 
-A few tasks go on for longer than the measurement; every subscriber has seen the Task that opens its stream.
+A few tasks run for longer than the measurement; every subscriber has received the Task that opens its stream.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def measure_idle() -> AsyncGenerator[Row]:
 
 
 async def _measure_rest(testbed: Testbed) -> AsyncGenerator[Row]:
-    """Bytes that are written and CPU that is used for nobody; leases rest, and are looked at all the same."""
+    """Bytes written and CPU used without callers; leases stay unchanged but are still checked."""
     endpoint, meter = (
         testbed.ours.find_endpoint(),
         CpuMeter((testbed.ours.pid, testbed.ours.engine_pid)),

@@ -1,4 +1,4 @@
-"""Kinds of work of an A2A gateway, each with what it may cost: what callers send, and how the gateway is set up."""
+"""Kinds of work of an A2A gateway, each with its bound: the requests of callers, and the gateway's settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WARM_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """How often, and how long each time."""
+    """Number of rounds and seconds of each."""
 
     rounds: int
     seconds: float
@@ -34,11 +34,11 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkKind:
-    """One kind of work; an answer of it has ``events``.
+    """One kind of work; an answer has ``events`` events.
 
-    ``most`` bounds the CPU of the gateway ÷ that of the agent for the same work called directly. ``per`` is another
-    kind, whose cost at the gateway takes the place of the agent's. ``rate`` bounds what is answered in a second,
-    through the gateway ÷ directly. The agent is called with ``direct`` where it does not know the steps.
+    ``most`` bounds the gateway's CPU ÷ the agent's for the same work called directly. ``per`` is another kind, whose
+    cost at the gateway replaces the agent's. ``rate`` bounds the answers per second, through the gateway ÷ directly.
+    The agent is called with ``direct`` if it does not support the steps.
     """
 
     name: str
@@ -51,9 +51,9 @@ class WorkKind:
     rate: float | None = None
     events: int = 1
     is_once: bool = False
-    """Each caller has one answer in a round, which takes as long as the round."""
+    """Each caller has one answer per round, which takes as long as the round."""
     is_whole: bool = False
-    """Has rows of everything that is known about it."""
+    """Prints rows of all measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ _OTHER: Final = RequestStep(
     COMPLETED,
     headers=_LIKE_SDK,
 )
-"""As the client of the Python SDK writes it."""
+"""In the form of the Python SDK's client."""
 _OLD: Final = RequestStep(
     make_call(
         "message/send",
@@ -152,7 +152,7 @@ _TOLD: Final = RequestStep(
 _QUESTION: Final = replace(make_send("ask: which one?", _ASKS), teaches=True)
 _ANSWER: Final = make_send("this one", taskId=TASK, contextId=CONTEXT)
 MIXED_ORDER: Final = _make_order(TAUGHT, _FURTHER, _FURTHER, FIRST, _QUESTION, _ANSWER)
-"""A conversation of three messages, a single one, and a question that is answered: five tasks in six answers."""
+"""A conversation of three messages, a single one, and an input request with its answer: five tasks in six answers."""
 _GET: Final = RequestStep(make_call("GetTask", {"id": TASK}), COMPLETED)
 _LIST: Final = RequestStep(
     make_call("ListTasks", {"contextId": CONTEXT, "pageSize": _PAGE}),
@@ -163,7 +163,7 @@ _LIST: Final = RequestStep(
 
 
 def _make_stream(chunks: int, every_s: float) -> RequestStep:
-    """Every chunk has to come once, whatever frames they come in."""
+    """Every chunk has to arrive once, in any division into frames."""
     message = make_message(f"chunks={chunks} every={every_s:.3f}")
     call = make_call("SendStreamingMessage", {"message": message})
     return RequestStep(call, COMPLETED, counted=f" of {chunks}\\n", times=chunks)
@@ -224,7 +224,7 @@ _READS: Final = WorkMix(
         ),
     ),
 )
-"""With an agent of its own: it looks through all of its tasks for a page."""
+"""Uses a separate agent: it scans all of its tasks for a page."""
 _OPEN: Final = WorkMix(
     GatewaySetup("echo", clients=0, more=lambda _: {"auth": "open"}),
     (_first("another client, no key", 0.30, _OTHER),),
@@ -248,7 +248,7 @@ _REDACTING: Final = WorkMix(
 
 
 def make_scenes(length: RoundPlan) -> list[WorkMix]:
-    """All of it; paced streams go on for as long as a round."""
+    """All kinds; paced streams last as long as a round."""
     paced = round(length.seconds / EVERY_S)
     streams = WorkMix(
         # One client may have 64 streams, and one that has just ended counts for a moment.

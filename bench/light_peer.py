@@ -1,8 +1,8 @@
-"""An agent that costs next to nothing: tens of thousands of open tasks in one process, and a count of who calls.
+"""A minimal agent: tens of thousands of open tasks in one process, and statistics of the calls.
 
-``python -m bench.light_peer`` listens on loopback and prints one JSON line with its URL. Its tasks go on until
-``POST /finish``. Every call takes ``--takes`` seconds, so that calls which come at the same moment are seen together;
-``GET /stats`` says how many that were at most since ``POST /reset``. An event stream is a call until its first event.
+``python -m bench.light_peer`` listens on loopback and prints one JSON line with its URL. Its tasks run until ``POST
+/finish``. Every call takes ``--takes`` seconds, so that concurrent calls overlap; ``GET /stats`` returns their
+maximum since ``POST /reset``. An event stream counts as a call until its first event.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STREAM_HEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LightAgent:
-    """What every connection of the peer shares."""
+    """State shared by all connections."""
 
     tasks: LightTasks
     takes_s: float
@@ -41,7 +41,7 @@ class LightAgent:
 
 
 class LightConnection(HttpConnection):
-    """One connection; its calls come one after the other."""
+    """One connection; its calls run one after the other."""
 
     def __init__(self, agent: LightAgent) -> None:
         super().__init__(asks=False)
@@ -126,7 +126,7 @@ async def _serve(takes_s: float, *, streams: bool) -> None:
 
 
 def main() -> None:
-    """Serves until it is told to end."""
+    """Serves until it is terminated."""
     parser = argparse.ArgumentParser(prog="python -m bench.light_peer", description=__doc__)
     parser.add_argument("--takes", type=float, default=0.02, help="seconds that each call takes")
     parser.add_argument("--streams", action="store_true", help="says that it streams, and does")

@@ -1,8 +1,8 @@
-"""The load: a process of its own, so that its CPU time is nobody else's.
+"""The load generator: a separate process, so that its CPU time is measured separately.
 
-Reads one order per line from standard input, answers each with one line, and ends with its input. An order
-is bounded by its seconds; nothing is retried, and an answer that is not what was expected ends the order with
-an error: a broken run is not a fast one.
+Reads one order per line from standard input, answers each with one line, and exits at the end of its input. An order
+is bounded by its seconds. Nothing is retried, and an unexpected answer ends the order with an error: a failed run
+must not count as a fast one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _Opened = TypeVar("_Opened", bound=HttpConnection)
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """``send`` has every caller carry out ``steps`` once, and then again and again for ``seconds``.
+    """``send`` makes every caller execute ``steps`` once, and repeat them for ``seconds``.
 
-    Each request shows the next of ``keys``, if there are any. ``known`` are the contexts and tasks that callers begin
-    with. ``hold`` opens a stream for each caller by the first step, and keeps it until the next order; ``release`` is
-    one that does nothing else.
+    Each request uses the next of ``keys``, if any. ``known`` are the contexts and tasks that callers start with.
+    ``hold`` opens a stream for each caller with the first step, and keeps it until the next order; ``release`` only
+    closes streams.
     """
 
     kind: Literal["send", "hold", "release"]
@@ -47,7 +47,7 @@ class LoadOrder:
 
     @classmethod
     def read(cls, line: bytes) -> Self:
-        """An order as it was written."""
+        """Parses an order."""
         order = cls(**orjson.loads(line))
         return replace(
             order, steps=[RequestStep(**step) for step in cast("list[_Members]", order.steps)]
@@ -56,7 +56,7 @@ class LoadOrder:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """``count`` answers, in ``seconds`` from the first to the last; ``found`` are the ids that the callers know."""
+    """``count`` answers, in ``seconds`` from the first to the last; ``found`` are the ids that the callers learned."""
 
     count: int = 0
     seconds: float = 0.0
@@ -67,7 +67,7 @@ class LoadResult:
 
 
 async def execute(order: LoadOrder) -> LoadResult:
-    """One order that ends by itself, over connections of its own.
+    """Executes one order that ends by itself, over new connections.
 
     Raises:
         ExceptionGroup: of UnexpectedAnswer or OSError, from the callers that met it.
@@ -92,7 +92,7 @@ async def execute(order: LoadOrder) -> LoadResult:
 
 
 async def _call(url: str, turns: RequestSchedule, progress: CallerProgress) -> None:
-    """One caller, over one connection after the other where its other side closes them."""
+    """One caller, which opens the next connection when its other side closes one."""
     while True:
         caller = await _open(url, lambda: LoadCaller(turns, progress))
         try:
@@ -105,7 +105,7 @@ async def _call(url: str, turns: RequestSchedule, progress: CallerProgress) -> N
 
 
 async def hold(order: LoadOrder, stack: AsyncExitStack) -> LoadResult:
-    """Opens streams, one after the other, that stay open until ``stack`` is closed.
+    """Opens streams one after the other; they stay open until ``stack`` is closed.
 
     Raises:
         UnexpectedAnswer, OSError, TimeoutError: a stream does not begin as expected.

@@ -1,10 +1,10 @@
-"""Work of all kinds: an agent called directly, and through the gateway that keeps every task.
+"""Work of all kinds: an agent called directly, and through the gateway that stores every task.
 
-The kinds take turns at one gateway, and rounds alternate: directly, then through the gateway and that of another tree,
-in either order. So a neighbour's noise meets all sides, and each ratio is made of rounds that followed each other.
-Rounds are short and many: of five rounds of four seconds each, the medians of one tree beside itself lay a tenth apart.
-CPU of the gateway is measured by that of the agent **called directly**: behind the gateway the agent is dearer, which
-would flatter.
+The kinds take turns at one gateway, and rounds alternate: directly, then through the gateway and that of another
+checkout, in either order. Noise of the machine thus affects all sides, and each ratio is computed from consecutive
+rounds. Rounds are short and many: with five rounds of four seconds each, the medians of two identical checkouts
+differed by a tenth. The gateway's CPU is divided by that of the agent **called directly**: behind the gateway the
+agent is more expensive, which would flatter the ratio.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WorkTurn:
 
 
 async def measure_work(length: RoundPlan, base: Checkout | None) -> AsyncGenerator[Row]:
-    """Rows of the section, as they are measured."""
+    """Rows of the section, yielded as they are measured."""
     for scene in make_scenes(length):
         async with open_testbed(scene.setting, base) as testbed:
             turns = await _play(testbed, scene, length)
@@ -38,7 +38,7 @@ async def measure_work(length: RoundPlan, base: Checkout | None) -> AsyncGenerat
 
 
 async def _play(testbed: Testbed, scene: WorkMix, length: RoundPlan) -> dict[str, list[WorkTurn]]:
-    """The turns of each kind; the first round of all is not counted."""
+    """The turns of each kind; the very first round is not counted."""
     turns: dict[str, list[WorkTurn]] = {kind.name: [] for kind in scene.kinds}
     for number in range(length.rounds + 1):
         for kind in scene.kinds:
@@ -69,7 +69,7 @@ async def _take_turn(
 def make_rows(
     kind: WorkKind, turns: Sequence[WorkTurn], per: Sequence[WorkTurn] | None
 ) -> list[Row]:
-    """Rows of a kind; ``per`` are the turns of the kind that it is measured by, if it is not the agent."""
+    """Rows of a kind; ``per`` are the turns of the reference kind, if it is not the agent."""
     if kind.order.callers == 1:
         rows = _rows_alone(kind, turns)
     elif per is not None:

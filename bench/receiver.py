@@ -1,4 +1,4 @@
-"""What webhooks and hooks are sent to; it takes everything, and has no say in anything.
+"""The receiver of webhooks and hooks: it confirms every request and decides nothing.
 
 ``python -m bench.receiver`` listens on loopback and prints one JSON line with its URL.
 """

@@ -1,8 +1,9 @@
-"""What it costs that ended sessions leave memory, and that memory does not grow by what is over.
+"""The cost of moving ended sessions out of memory, and a check that memory does not grow with ended work.
 
 First a gateway whose sessions leave 20 s after their end works without a pause. Then one works for 10 s, and rests
-until all of it has left: what it uses more while sessions leave than behind them is what leaving costs. At last one
-whose sessions leave and one whose sessions stay take turns in front of one agent, which says how long callers wait.
+until all sessions have left: the CPU used while sessions leave, minus that used after, is the cost of leaving.
+Finally a gateway whose sessions leave and one whose sessions stay take turns in front of one agent, to measure how
+long callers wait.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ MEMORY_ROUNDS: Final = 30
 """Of ten seconds each, without a pause between them."""
 _SLICE_S: Final = 10.0
 _FIRST: Final = 6
-"""After so many, memory is what it will be."""
+"""Number of rounds after which memory has reached its level."""
 _CYCLES: Final = 3
-"""Of work, and of what came of it leaving."""
+"""Cycles of work and of its sessions leaving."""
 _WARM: Final = 2
 _DRAIN_S: Final = 200.0
 _LOOK_S: Final = 1.0
@@ -40,9 +41,9 @@ _LEFT: Final = re.compile(
     r'^passerelle_archived_sessions_total\{outcome="archived"\} (\S+)$', re.MULTILINE
 )
 _TASKS: Final = 5 / 6
-"""For each answer: the steps of the order make five tasks, and have six answers."""
+"""Per answer: the steps of the order make five tasks in six answers."""
 _TASKS_OF_SESSION: Final = 5 / 3
-"""Three of them stand in one session."""
+"""Three of them are in one session."""
 
 
 def _set_up(keep: str | None) -> GatewaySetup:
@@ -81,7 +82,7 @@ async def _measure_memory(testbed: Testbed, rounds: int) -> AsyncGenerator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSample:
-    """At a gateway that rests: when, how many sessions have left memory, and CPU seconds of gateway and engine."""
+    """A sample of a resting gateway: time, sessions that have left memory, CPU seconds of gateway and engine."""
 
     at_s: float
     left: float
@@ -89,12 +90,12 @@ class RetentionSample:
 
 
 def find_leaving_s(looks: Sequence[RetentionSample]) -> list[float]:
-    """CPU seconds that leaving took, of each process: what was used while sessions left, without what rest costs.
+    """CPU seconds of leaving, per process: those used while sessions left, minus the idle cost.
 
-    Rest is what comes behind the last one that has left.
+    The idle cost is measured after the last session has left.
 
     Raises:
-        MeasurementError: none has left, or nothing rests behind them.
+        MeasurementError: no session has left, or there is no idle time after them.
     """
     changes = [
         place for place in range(1, len(looks)) if looks[place].left != looks[place - 1].left
@@ -112,7 +113,7 @@ def find_leaving_s(looks: Sequence[RetentionSample]) -> list[float]:
 async def _measure_leaving(
     gateway: BenchGateway, testbed: Testbed, rounds: int
 ) -> AsyncGenerator[Row]:
-    """CPU of sessions that leave, apart from that of the work that made them."""
+    """CPU of leaving sessions, separate from that of the work that created them."""
     meter = CpuMeter((gateway.pid, gateway.engine_pid))
     works, leaves = list[float](), list[list[float]]()
     for _ in range(rounds):
@@ -136,7 +137,7 @@ async def _measure_waits(
 ) -> AsyncGenerator[Row]:
     sides, late = (testbed.ours, keeping), dict[int, list[float]]()
     for number in range(warm + length.rounds):
-        # Each works as often behind the other as before it.
+        # Each gateway runs first as often as second.
         for gateway in sides if number % 2 == 0 else sides[::-1]:
             order = replace(MIXED_ORDER, seconds=_SLICE_S if number < warm else length.seconds)
             outcome = (await testbed.run(order, gateway)).outcome
@@ -148,10 +149,10 @@ async def _measure_waits(
 
 
 async def _watch_rest(gateway: BenchGateway, meter: CpuMeter) -> AsyncGenerator[RetentionSample]:
-    """Looks until no session has left for longer than one stays.
+    """Samples until no session has left for longer than one stays.
 
     Raises:
-        MeasurementError: they leave and leave.
+        MeasurementError: sessions keep leaving.
     """
     first = last = RetentionSample(time.monotonic(), await _count_left(gateway), meter.read())
     yield first

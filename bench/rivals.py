@@ -1,7 +1,7 @@
 """The same unary work through other A2A gateways, in the same run and in front of the same agent.
 
-Neither of them keeps the task: what they do is less than what the gateway beside them does. Each lives in an
-environment of its own below ``bench/peers``, made from a lock with hashes; ``PEERS=all`` makes those that are missing.
+None of them stores the task, so they do less than the gateway that they are compared with. Each has a separate
+environment below ``bench/peers``, installed from a lock with hashes; ``PEERS=all`` installs the missing ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AGENT: Final = "echo"
 
 @dataclass(frozen=True, slots=True)
 class RivalEndpoint:
-    """Where a rival serves the agent, and the keys of its callers, if they have any."""
+    """The URL at which a rival serves the agent, and the keys of its callers, if any."""
 
     url: str
     keys: tuple[str, ...] = ()
@@ -45,14 +45,14 @@ class RivalEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class RivalLaunch:
-    """How a rival is started: its program with arguments, its environment, and how one knows that it is ready."""
+    """How a rival is started: its program with arguments, its environment, and its readiness check."""
 
     command: tuple[str, ...]
     environ: dict[str, str]
     ready: str
     endpoint: RivalEndpoint
     registration: tuple[str, JsonObject] | None = None
-    """A path and a body that make the agent known, for a rival that has no file for it."""
+    """A path and a body that register the agent, for a rival without a configuration file for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class Rival:
 
     @property
     def home(self) -> Path:
-        """Where its lock stands."""
+        """The folder of its lock."""
         return HOME / self.folder
 
     @property
     def is_installed(self) -> bool:
-        """Whether its environment was made to the end."""
+        """Whether its environment is complete."""
         return (self.home / ".venv" / "ready").exists()
 
 
@@ -145,10 +145,10 @@ RIVALS: Final = (
 
 
 def install_rivals() -> None:
-    """Makes the environments that are missing, from their locks.
+    """Installs the missing environments from their locks.
 
     Raises:
-        MeasurementError: a package does not install; the text ends with what the installer said.
+        MeasurementError: a package does not install; the text ends with the installer's output.
     """
     for rival in RIVALS:
         if rival.is_installed:
@@ -178,7 +178,7 @@ def _run(*command: str) -> None:
 
 
 async def measure_rivals(length: RoundPlan) -> AsyncGenerator[Row]:
-    """Rows of the section: direct, through us and through the rival take turns."""
+    """Rows of the section: direct calls, this gateway and the rival take turns."""
     async with open_testbed(GatewaySetup(_AGENT)) as testbed:
         for rival in RIVALS:
             if not rival.is_installed:
@@ -261,7 +261,9 @@ async def _open_rival(
 async def _is_ready(http: httpx.AsyncClient, child: Child, path: str) -> bool:
     if child.has_ended():
         raise child.explain("ended")
-    await asyncio.sleep(0.5)  # it takes many seconds, and each look costs it some of them
+    await asyncio.sleep(
+        0.5
+    )  # a rival takes many seconds to start, and each check costs it some of them
     try:
         return (await http.get(path)).is_success
     except httpx.HTTPError:

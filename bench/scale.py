@@ -1,7 +1,7 @@
-"""What a task costs where there are a million others, most of them in the archive.
+"""The cost of a task among a million others, most of them in the archive.
 
-A gateway makes one task in each shard; what it appends for them is appended again under other ids, until there are as
-many as are asked for. Then one gateway stands over a thousand tasks and one over all of them, and they take turns.
+A gateway creates one task in each shard; its appends are repeated under other ids until the requested number is
+reached. Then one gateway over a thousand tasks and one over all of them take turns.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tests.support.copies import TaskCopies, TaskPopulation, record_task
 
 FEW: Final = 1_000
 SOON: Final = 20_000
-"""With fewer tasks in the archive, what is there once for all of them weighs too much on each."""
+"""With fewer tasks in the archive, its fixed cost weighs too much on each."""
 _LIVE_SHARE: Final = 10
-"""One task in so many stays in the engine."""
+"""One task in this many stays in the engine."""
 _LARGE_BYTES: Final = 64_000
 _AGENT: Final = "echo"
 _NOBODY: Final = "http://127.0.0.1:9"
 _CLIENT: Final = "bench"
 _PART: Final = MOST_AT_ONCE * len(ALL_SHARDS)
-"""Tasks that are written and then leave: a whole segment of each shard."""
+"""Tasks that are written and then archived: a whole segment of each shard."""
 _READS: Final = 256
 _PAGE: Final = 10
 _SLOWER: Final = Bound("at most", 1.15)
@@ -54,7 +54,7 @@ _BYTES: Final = Bound("at most", 256)
 
 @dataclass(slots=True)
 class PopulatedStore:
-    """A store with copies, and the gateway over it; ``live`` are the numbers of those in its engine."""
+    """A store with copies, and its gateway; ``live`` are the numbers of the copies in its engine."""
 
     bench: StoreBench
     population: TaskPopulation
@@ -64,7 +64,7 @@ class PopulatedStore:
 
     @property
     def meter(self) -> CpuMeter:
-        """Gateway and engine."""
+        """Of gateway and engine."""
         pid = self.process.child.process.pid if self.process.child else 0
         return CpuMeter((pid, self.bench.engine_pid))
 
@@ -114,7 +114,7 @@ async def measure_scale(many: int, length: RoundPlan) -> AsyncGenerator[Row]:
 
 
 async def _record(folder: Path) -> tuple[list[TaskCopies], TaskCopies]:
-    """Has a gateway over a store of its own make a short task in each shard, and one with much text."""
+    """Makes a gateway with a separate store create a short task in each shard, and one with much text."""
     async with open_bench() as bench, open_rig(bench.url, folder) as rig:
         at = await rig.start(clients=[{"name": _CLIENT}])
         short = dict[Shard, TaskCopies]()
@@ -155,7 +155,7 @@ def _set_up(bench: StoreBench) -> JsonObject:
 async def _compare(
     load: LoadProcess, sides: Sequence[PopulatedStore], length: RoundPlan
 ) -> AsyncGenerator[Row]:
-    """What the same costs at the larger store, measured by the smaller one."""
+    """The cost at the larger store ÷ that at the smaller one."""
     works: dict[str, Callable[[PopulatedStore, float], Awaitable[tuple[float, float]]]] = {
         "GetTask": lambda side, seconds: _read(load, side, _gets(side), seconds),
         f"ListTasks, page of {_PAGE}": lambda side, seconds: _read(load, side, [_LIST], seconds),
@@ -182,7 +182,7 @@ async def _compare(
 async def _read(
     load: LoadProcess, side: PopulatedStore, steps: Sequence[RequestStep], seconds: float
 ) -> tuple[float, float]:
-    """CPU µs of gateway and engine for an answer; without seconds each step is carried out once."""
+    """CPU µs of gateway and engine per answer; without seconds each step is executed once."""
     callers = CALLERS if seconds else 1
     url = f"{side.process.url}/agents/{_AGENT}"
     order = LoadOrder("send", url, steps, callers, seconds, [KEY])

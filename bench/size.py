@@ -1,4 +1,4 @@
-"""What an append costs when the store holds many tasks, and the bytes that a task takes."""
+"""The cost of an append when the store holds many tasks, and the bytes per task."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FEW: Final = 1_000
 CALLERS: Final = 16
 ROUND_S: Final = 1.0
 STRIDE: Final = 7_919
-"""A prime that divides no count of tasks: a walk over all of them, in no order that a cache would like."""
+"""A prime that divides no number of tasks: a walk over all of them in an order that defeats caches."""
 _KILOBYTE: Final = 1_000
 _LEASE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLayout:
-    """How tasks lie in sessions, and what they may take."""
+    """Number of tasks per session, and the bound of their bytes."""
 
     name: str
     tasks: int
@@ -79,9 +79,9 @@ async def _compare_counts(many: int, rounds: int) -> list[Row]:
 
 
 async def _fill(bench: StoreBench, tasks: int) -> Callable[[int], Awaitable[None]]:
-    """Makes the tasks; returns a call that updates the next one of them.
+    """Creates the tasks; returns a call that updates the next of them.
 
-    Callers walk over parts of their own, so that no two write one task at once.
+    Callers walk over disjoint parts, so no two write one task at once.
     """
     subjects = make_subjects(tasks)
 

@@ -1,7 +1,7 @@
-"""An agent that says what it is told to.
+"""An agent that sends the texts that it receives over HTTP.
 
-``python -m bench.speaker`` listens on loopback and prints one JSON line with its URL. ``SendStreamingMessage`` opens a
-task and its stream. The body of each ``POST /say`` is a chunk of one artifact there.
+``python -m bench.speaker`` listens on loopback and prints one JSON line with its URL. ``SendStreamingMessage`` opens
+a task and its stream. The body of each ``POST /say`` becomes a chunk of its one artifact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STREAM_HEAD: Final = (
 
 @dataclass(slots=True)
 class SpeakerAgent:
-    """What every connection shares: the card, and the streams that are open."""
+    """State shared by all connections: the card, and the open streams."""
 
     card: bytes
     streams: list[SpeakerStream] = field(default_factory=list["SpeakerStream"])
@@ -45,13 +45,13 @@ class SpeakerStream:
     said: int = 0
 
     def open(self) -> None:
-        """Shows the task."""
+        """Sends the Task."""
         self.link.write(_STREAM_HEAD)
         task = {"id": self.ids["taskId"], "contextId": self.ids["contextId"]}
         self._tell({"task": {**task, "status": {"state": WORKING}}})
 
     def say(self, text: str) -> None:
-        """One chunk."""
+        """Sends one chunk."""
         artifact: JsonObject = {"artifactId": "said", "parts": [{"text": text}]}
         self._tell({"artifactUpdate": {**self.ids, "artifact": artifact, "append": self.said > 0}})
         self.said += 1

@@ -1,7 +1,7 @@
-"""What a start costs: CPU time of a gateway from the beginning of its process until it is ready, its engine left out.
+"""The cost of a start: CPU time of a gateway from the start of its process until it is ready, without its engine.
 
-The data directory is new each time. A start that is not counted compiles the modules, into a folder of the run: what a
-checkout had compiled before is no advantage.
+The data directory is new each time. An uncounted start compiles the modules into a folder of the run: modules that a
+checkout had compiled before are no advantage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHAT: Final = "start-up: CPU until it is ready"
 
 
 async def measure_startup(rounds: int, base: Checkout | None) -> AsyncGenerator[Row]:
-    """Rows of the section; with ``base`` the starts of that checkout take turns with ours."""
+    """Rows of the section; with ``base`` the starts of both checkouts take turns."""
     with TemporaryDirectory(prefix="psr-compiled-") as name:
         kept = {"PYTHONPYCACHEPREFIX": name, "PYTHONDONTWRITEBYTECODE": ""}
         ours = replace(Checkout.of(ROOT), environ=kept)

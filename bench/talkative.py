@@ -1,7 +1,8 @@
-"""An agent that talks: ``python -m bench.talkative`` listens on loopback and prints one JSON line with its URL.
+"""A verbose agent: ``python -m bench.talkative`` listens on loopback and prints one JSON line with its URL.
 
-To ``SendStreamingMessage`` it says as much as the text asks for, until it is cancelled: ``kb=2`` in each status update,
-``every_ms=5`` between two of them, else as fast as it is read. To ``SendMessage`` it answers a Message at once.
+For ``SendStreamingMessage`` it sends status updates until it is cancelled: ``kb=2`` sets the size of each,
+``every_ms=5`` the interval; without it they are sent as fast as they are read. To ``SendMessage`` it answers a
+Message at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _STREAM_HEAD: Final = (
 
 @dataclass(slots=True)
 class TalkingTask:
-    """One task, which goes on until it is cancelled."""
+    """One task, which runs until it is cancelled."""
 
     task_id: str
     context_id: str
@@ -50,7 +51,7 @@ class TalkingTask:
         }
 
     def say(self, number: int) -> JsonObject:
-        """A status update; no two are equal, which would be dropped."""
+        """A status update; all differ, since equal ones would be dropped."""
         text = f"{number:08d}" + "y" * (self.kb * _KB - 8)
         message: JsonObject = {
             "messageId": f"{self.task_id}-{number}",
@@ -60,7 +61,7 @@ class TalkingTask:
         return self._update({"state": WORKING, "message": message})
 
     def end(self) -> JsonObject:
-        """The last update."""
+        """The final update."""
         return self._update({"state": self.state})
 
     def _update(self, status: JsonObject) -> JsonObject:
@@ -70,14 +71,14 @@ class TalkingTask:
 
 @dataclass(slots=True)
 class TalkativeAgent:
-    """What every connection shares."""
+    """State shared by all connections."""
 
     card: bytes
     talks: dict[str, TalkingTask] = field(default_factory=dict[str, TalkingTask])
     streams: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def begin(self, message: JsonObject) -> TalkingTask:
-        """What a message asks for."""
+        """The update size and interval that a message requests."""
         said = " ".join(text_at(part, "text") for part in objects_at(message, "parts"))
         numbers = dict(one.split("=", 1) for one in said.split() if "=" in one)
         name = f"talk-{len(self.talks) + 1}"
@@ -88,7 +89,7 @@ class TalkativeAgent:
 
 
 class TalkativeConnection(HttpConnection):
-    """One connection. While the other side does not read, nothing is said."""
+    """One connection. While the other side does not read, nothing is sent."""
 
     def __init__(self, agent: TalkativeAgent) -> None:
         super().__init__(asks=False)
@@ -102,7 +103,7 @@ class TalkativeConnection(HttpConnection):
     def resume_writing(self) -> None:
         self._may_write.set()
 
-    def on_closed(self, error: Exception | None) -> None:  # noqa: ARG002  whatever it was, nobody listens
+    def on_closed(self, error: Exception | None) -> None:  # noqa: ARG002  the reason does not matter
         self._may_write.set()
 
     def take(self, body: bytes) -> None:

@@ -1,6 +1,6 @@
-"""What is measured over A2A: a sample agent, a gateway in front of it, and a load, each a process of its own.
+"""The A2A testbed: a sample agent, a gateway in front of it, and a load generator, each a separate process.
 
-The agent's tracing is off, since it would make the agent dearer and every ratio better. All of it listens on
+The agent's tracing is off: it would make the agent more expensive and every ratio better. Everything listens on
 loopback, writes below one temporary directory, and ends with the block that opened it.
 """
 
@@ -32,11 +32,11 @@ from passerelle.store.connection import Endpoint, read_url
 
 ANSWER_S: Final = 120.0
 KEY: Final = "psr_bench_0"
-"""Of the first client."""
+"""Key of the first client."""
 LIMITS: Final[JsonObject] = {"concurrency": 10_000, "rate": "1000000/s"}
-"""Never reached: what is measured is what it costs to count."""
+"""A limit that is never reached: the cost of counting is measured."""
 RECEIVER: Final = "http://receiver"
-"""Stands in a step for where webhooks go; the address is known when the stage is up."""
+"""Placeholder in a step for the receiver's URL, which is known when the testbed runs."""
 _NO_TRACING: Final = {"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}
 _REST_S: Final = 0.25
 _APPENDS: Final = re.compile(r"^passerelle_appends_total\{[^}]*\} (\S+)$", re.MULTILINE)
@@ -44,7 +44,7 @@ _APPENDS: Final = re.compile(r"^passerelle_appends_total\{[^}]*\} (\S+)$", re.MU
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What one order did: CPU microseconds of agent, gateway and engine, appends, and bytes kept, each per answer."""
+    """The result of one order, per answer: CPU µs of agent, gateway and engine, appends and stored bytes."""
 
     outcome: LoadResult
     agent_us: float
@@ -55,21 +55,21 @@ class RoundResult:
 
     @property
     def rate(self) -> float:
-        """Answers in a second."""
+        """Answers per second."""
         return self.outcome.count / self.outcome.seconds
 
 
 class LoadProcess:
-    """The load process, one order at a time."""
+    """The load generator process, one order at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def execute(self, order: LoadOrder) -> LoadResult:
-        """Gives an order and waits for its end.
+        """Sends an order and waits for its end.
 
         Raises:
-            MeasurementError: an answer was not what was expected, or none came.
+            MeasurementError: an answer was missing or not as expected.
         """
         wire = self._process
         if wire.stdin is None or wire.stdout is None:
@@ -88,19 +88,19 @@ class LoadProcess:
 
 @dataclass(frozen=True, slots=True)
 class BenchGateway:
-    """One that is up, with its engine."""
+    """A running gateway with its engine."""
 
     process: GatewayProcess
     pid: int
     engine_pid: int
 
     def find_url(self, agent: str) -> str:
-        """Where an agent is served."""
+        """The URL of an agent."""
         return f"{self.process.url}/agents/{agent}"
 
     async def count_appends(self) -> float:
-        """Appends of any result that it has made."""
-        # With `auth: open` there is no owner token, and none is wanted.
+        """Number of appends of any result."""
+        # With `auth: open` there is no owner token, and none is needed.
         has_token = (self.process.data_dir / "owner-token").exists()
         headers = self.process.authorization if has_token else {}
         async with httpx.AsyncClient(headers=headers, trust_env=False) as http:
@@ -108,14 +108,14 @@ class BenchGateway:
         return sum(map(float, _APPENDS.findall(page.raise_for_status().text)))
 
     def find_endpoint(self) -> Endpoint:
-        """Where its engine is."""
+        """The endpoint of its engine."""
         socket = (self.process.data_dir / "socket").read_text(encoding="utf-8")
         return read_url(f"unix://{socket}")
 
 
 @dataclass(frozen=True, slots=True)
 class Testbed:
-    """One agent and the gateways in front of it: ours, and that of another tree if there is one."""
+    """One agent and the gateways in front of it: that of this checkout, and that of another, if any."""
 
     load: LoadProcess
     agent: Child
@@ -133,13 +133,13 @@ class Testbed:
         as_agent: str = "",
         lead: Sequence[RequestStep] = (),
     ) -> RoundResult:
-        """One round of load, directly or through a gateway, with what it cost each process.
+        """One round of load, directly or through a gateway, with its cost per process.
 
-        ``as_agent`` is another name under which the gateway serves the agent. Each caller carries out ``lead`` before
-        anything is measured. A round through a gateway is over when the gateway has done what it still owes for it.
+        ``as_agent`` is another name under which the gateway serves the agent. Each caller executes ``lead`` before
+        the measurement. A round through a gateway is over when the gateway has finished all work on it.
 
         Raises:
-            MeasurementError: the round did not go as it should.
+            MeasurementError: the round failed.
         """
         order = (
             replace(order, url=self.direct_url, keys=())
@@ -182,10 +182,10 @@ class Testbed:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySetup:
-    """How gateways are set up in front of the sample agent ``agent``.
+    """The setup of gateways in front of the sample agent ``agent``.
 
-    Each of ``clients`` clients has a key. ``more`` gets the URL of a receiver and says what else stands in the
-    configuration. ``others`` are further names, each of the sample agent or, with a ``url``, of another one.
+    Each of ``clients`` clients has a key. ``more`` gets the URL of a receiver and returns further configuration.
+    ``others`` are further names, each for the sample agent or, with a ``url``, for another one.
     """
 
     agent: str
@@ -212,7 +212,7 @@ class GatewaySetup:
 
 
 def make_keys(count: int) -> list[str]:
-    """The keys of so many clients."""
+    """The keys of ``count`` clients."""
     return [f"{KEY[:-1]}{number}" for number in range(count)]
 
 
@@ -220,10 +220,10 @@ def make_keys(count: int) -> list[str]:
 async def open_testbed(
     setting: GatewaySetup, base: Checkout | None = None
 ) -> AsyncGenerator[Testbed]:
-    """Starts the sample agent, its gateway, that of another tree, and all that goes with them.
+    """Starts the sample agent, its gateway, that of another checkout, and the other processes.
 
     Raises:
-        CheckFailed, MeasurementError: a process did not come up.
+        CheckFailed, MeasurementError: a process did not start.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
@@ -254,10 +254,10 @@ async def open_testbed(
 
 @asynccontextmanager
 async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGenerator[BenchGateway]:
-    """A gateway with an engine of its own, in a new folder; gone with the block.
+    """A gateway with a new engine in a new folder; it ends with the block.
 
     Raises:
-        CheckFailed, MeasurementError: a process did not come up.
+        CheckFailed, MeasurementError: a process did not start.
     """
     folder.mkdir()  # noqa: ASYNC240  nothing else runs yet
     process = GatewayProcess(folder, config, begin=begin)
@@ -278,7 +278,7 @@ async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGener
 
 @asynccontextmanager
 async def open_load() -> AsyncGenerator[LoadProcess]:
-    """The load process, gone with the block."""
+    """The load generator process; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

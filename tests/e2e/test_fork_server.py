@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.demo.processes import Child, GatewayProcess, start
 from tests.support.fork_server import ForkServer, find_starter
-from tests.support.leaks import look
+from tests.support.leaks import take_snapshot
 from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
@@ -44,7 +44,7 @@ async def test_a_forked_gateway_is_killed_and_stopped_as_any(
     await gateway.start()
     first = gateway.child
     assert first is not None
-    assert f"process {first.process.pid}" in look()
+    assert f"process {first.process.pid}" in take_snapshot()
     gateway.kill()
     assert first.process.returncode == -signal.SIGKILL
     assert not is_alive(first.process.pid)
