@@ -19,11 +19,11 @@ COMMAND: Final = Path(sys.executable).with_name("passerelle")
 
 
 def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    reported = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     return subprocess.run(
-        [COMMAND, "agents", *arguments, *told]
+        [COMMAND, "agents", *arguments, *reported]
         if "show" in arguments
-        else [COMMAND, "agents", *told, *arguments],
+        else [COMMAND, "agents", *reported, *arguments],
         cwd=gateway.folder,
         env={"PATH": os.environ["PATH"], "HOME": str(gateway.folder), "OTHER": "no-token"},
         capture_output=True,
@@ -100,15 +100,15 @@ async def test_the_environment_names_the_gateway_and_the_token(
     del peer
     folder = tmp_path_factory.mktemp("elsewhere")
     token = (gateway.data_dir / "owner-token").read_text().strip()
-    told = {"PASSERELLE_URL": gateway.url, "PASSERELLE_TOKEN": token}
+    reported = {"PASSERELLE_URL": gateway.url, "PASSERELLE_TOKEN": token}
 
     async def ask(*flags: str, **environ: str) -> str:
         return await asyncio.to_thread(run_from_elsewhere, folder, *flags, **environ)
 
-    listed = await ask(**told)
+    listed = await ask(**reported)
     assert listed.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
     assert "is an unknown setting" not in listed
-    assert "not known" in await ask("--token-env", "OTHER", **told)
+    assert "not known" in await ask("--token-env", "OTHER", **reported)
     nobody = "http://127.0.0.1:9"
-    assert f"no gateway responds at {nobody}" in await ask("--url", nobody, **told)
+    assert f"no gateway responds at {nobody}" in await ask("--url", nobody, **reported)
     assert "PASSERELLE_TOKEN" in await ask(PASSERELLE_URL=gateway.url)

@@ -59,8 +59,8 @@ async def ask(gateway: GatewayProcess, caller: Caller, risk: str = "medium") -> 
 
 
 async def list_open(gateway: GatewayProcess) -> list[JsonObject]:
-    told = await run_command(gateway, "approvals", "list", "--json")
-    return cast("list[JsonObject]", told.answer["pending"])
+    reported = await run_command(gateway, "approvals", "list", "--json")
+    return cast("list[JsonObject]", reported.answer["pending"])
 
 
 async def read_state(gateway: GatewayProcess, view: JsonObject) -> str:
@@ -88,9 +88,9 @@ async def test_a_question_is_shown_in_full_and_answered_once(
         return [action, "allowed", "owner"] in rows and ended.lines[-1].endswith(" ended")
 
     await wait_until(is_listed, WITHIN_S, "it stands among those that were allowed")
-    told = await run_command(gateway, "approvals", "audit", action)
-    assert any("action.resolved" in line and "decidedBy=owner" in line for line in told.lines)
-    assert told.lines[-1].startswith("record: whole")
+    reported = await run_command(gateway, "approvals", "audit", action)
+    assert any("action.resolved" in line and "decidedBy=owner" in line for line in reported.lines)
+    assert reported.lines[-1].startswith("record: whole")
 
 
 async def test_high_risk_wants_the_digest_that_was_read_where_nobody_can_be_asked_back(
@@ -223,8 +223,8 @@ async def test_without_a_terminal_there_is_a_line_for_each_question(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
 ) -> None:
     view = await ask(gateway, caller)
-    told = await run_command(gateway, "approvals", "watch", "--once", "--json")
-    lines = [orjson.loads(line) for line in told.lines]
+    reported = await run_command(gateway, "approvals", "watch", "--once", "--json")
+    lines = [orjson.loads(line) for line in reported.lines]
     assert [(one["inbox"], one["question"]["actionId"]) for one in lines] == [
         ("open", view["actionId"])
     ]

@@ -119,28 +119,28 @@ async def test_a_kill_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) ->
         run_gateway(tmp_path, {AGENT: peer.url}, retention=AT_ONCE) as gateway,
         open_caller(gateway) as caller,
     ):
-        told: dict[str, Answer] = {}
+        reported: dict[str, Answer] = {}
         contexts: list[str] = []
         for pause_s in PAUSES_S:
             for context in contexts[-2:]:
                 task = await caller.send("hello", contextId=context)
-                told[task["id"]] = task
+                reported[task["id"]] = task
             for text in ("hello", "chunks 3", "big"):
                 task = await caller.send(text)
-                told[task["id"]] = task
+                reported[task["id"]] = task
                 contexts.append(task["contextId"])
             await asyncio.sleep(pause_s)
             engine = find_engine_pid(gateway)
             gateway.kill()
             await wait_until(partial(is_gone, engine), 10, "its engine has ended")
             await gateway.start()
-        for name, task in told.items():
+        for name, task in reported.items():
             assert await caller.get_task(name) == task
         await wait_until(lambda: has_left_all(gateway), 20, "all have left")
-        for name, task in told.items():
+        for name, task in reported.items():
             assert await caller.get_task(name) == task
         listed = await caller.call("ListTasks", {"pageSize": 100})
-        assert sorted(one["id"] for one in listed["tasks"]) == sorted(told)
+        assert sorted(one["id"] for one in listed["tasks"]) == sorted(reported)
         report = await run_verify(Settings(data_dir=gateway.data_dir), rebuild=True)
         assert report.lines == []
         assert report.archived == len(contexts)
@@ -203,18 +203,18 @@ async def test_what_has_left_is_told_to_a_webhook_and_can_be_written_to(tmp_path
         params = caller.write("chunks 3")
         config: JsonObject = {"id": "mine", "url": receiver.url}
         params["configuration"] = {"taskPushNotificationConfig": config}
-        told = (await caller.call("SendMessage", params))["task"]
+        reported = (await caller.call("SendMessage", params))["task"]
         failed = await caller.send("fail")
         await wait_until(lambda: has_left_all(gateway), 20, "sessions with a webhook leave as well")
-        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": reported["id"]})
         assert [one["id"] for one in listed["configs"]] == ["mine"]
-        made: JsonObject = {"taskId": told["id"], "id": "other", "url": receiver.url}
+        made: JsonObject = {"taskId": reported["id"], "id": "other", "url": receiver.url}
         await caller.call("CreateTaskPushNotificationConfig", made)
         await wait_until(lambda: has_left_all(gateway), 20, "it has left once more")
-        gone: JsonObject = {"taskId": told["id"], "id": "mine"}
+        gone: JsonObject = {"taskId": reported["id"], "id": "mine"}
         await caller.call("DeleteTaskPushNotificationConfig", gone)
         await wait_until(lambda: has_left_all(gateway), 20, "and again")
-        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": reported["id"]})
         assert [one["id"] for one in listed["configs"]] == ["other"]
         assert receiver.notices
         retried = await caller.http.post(

@@ -45,8 +45,8 @@ async def test_a_schedule_is_created_run_held_and_deleted(
     await wait_until(has_run, 20, "the schedule has run")
     assert peer.texts == ["echo read the tide"]
     for verb, expected in (("pause", "paused"), ("resume", "active"), ("delete", "deleted")):
-        told = (await run_command(gateway, "schedules", verb, schedule)).lines
-        assert told[0].split("  ")[:2] == [schedule, expected]
+        reported = (await run_command(gateway, "schedules", verb, schedule)).lines
+        assert reported[0].split("  ")[:2] == [schedule, expected]
     steps = [
         line.split("  ")[2]
         for line in (await run_command(gateway, "schedules", "history", schedule)).lines
@@ -96,9 +96,9 @@ async def test_a_program_behind_a_pipe_gets_each_change_of_a_job_as_a_line_at_on
     peer.hold()
     words = ("submit", "Batch", AGENT, "--text", "echo one", "--text", "echo two")
     job = (await run_command(gateway, "jobs", *words)).lines[0].split("  ")[0]
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    reported = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     watching = await asyncio.create_subprocess_exec(
-        COMMAND, "jobs", "watch", job, "--json", *told, stdout=asyncio.subprocess.PIPE
+        COMMAND, "jobs", "watch", job, "--json", *reported, stdout=asyncio.subprocess.PIPE
     )
     assert watching.stdout is not None
     try:

@@ -165,9 +165,9 @@ async def test_device_sees_normalized_events_and_nothing_of_the_peer_s_own_ids(
         types = {str(event["type"]) for event in device.events[stream]}
         assert types <= {kind.value for kind in EventType}
         (native,) = set(peer.tasks) - known
-        told = orjson.dumps([without_names(event) for event in device.events[stream]])
-        assert native.encode() not in told
-        assert peer.tasks[native].context_id.encode() not in told
+        reported = orjson.dumps([without_names(event) for event in device.events[stream]])
+        assert native.encode() not in reported
+        assert peer.tasks[native].context_id.encode() not in reported
 
 
 def without_names(value: Json) -> Json:

@@ -242,8 +242,8 @@ def test_check_of_a_file_that_is_no_configuration(
 def test_check_takes_its_file_as_an_argument_or_a_flag_or_from_its_folder(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("prot: 1\n", "utf-8")
     calls = (("passerelle.yaml",), ("--config", "passerelle.yaml"), ("-c", "passerelle.yaml"), ())
-    told = [run(tmp_path, "check", *words) for words in calls]
-    for done in told:
+    reported = [run(tmp_path, "check", *words) for words in calls]
+    for done in reported:
         assert done.returncode == 2
         assert "passerelle.yaml:1: prot: is an unknown setting; did you mean port?" in done.stdout
 

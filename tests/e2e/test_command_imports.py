@@ -155,9 +155,9 @@ async def test_a_command_that_asks_a_gateway_loads_no_gateway(tmp_path: Path) ->
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    for asked, (status, told, modules) in zip(ASKING, json.loads(done.stdout), strict=True):
-        assert status in {0, 2, 7}, (asked, told)
-        assert "no gateway responds" not in cast("str", told), asked
+    for asked, (status, reported, modules) in zip(ASKING, json.loads(done.stdout), strict=True):
+        assert status in {0, 2, 7}, (asked, reported)
+        assert "no gateway responds" not in cast("str", reported), asked
         assert [one for one in cast("list[str]", modules) if is_heavy(one)] == [], asked
 
 

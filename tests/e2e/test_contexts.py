@@ -43,9 +43,9 @@ def _run(home: Path, words: tuple[str, ...], stdin: str) -> subprocess.Completed
 
 async def open_in_terminal(gateway: GatewayProcess, *words: str) -> str:
     """What a command draws in a terminal, to its end."""
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    reported = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     drawn: list[str] = []
-    with open_terminal([str(COMMAND), *words, *told], gateway.folder) as (process, terminal):
+    with open_terminal([str(COMMAND), *words, *reported], gateway.folder) as (process, terminal):
         await wait_until(
             lambda: (read_screen(terminal, drawn), process.poll() is not None)[1], 60, "it ends"
         )

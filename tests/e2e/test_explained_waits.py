@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 
 async def explain(gateway: GatewayProcess, task_id: str, about: str) -> str:
     """The one line of its kind."""
-    told = await run_command(gateway, "tasks", "explain", task_id)
-    (line,) = [line for line in told.lines if line.startswith(f"{about} ")]
+    reported = await run_command(gateway, "tasks", "explain", task_id)
+    (line,) = [line for line in reported.lines if line.startswith(f"{about} ")]
     return line
 
 

@@ -103,8 +103,8 @@ async def test_agent_that_asks_is_shown_with_the_command_that_decides_it(tmp_pat
         assert again.err.splitlines()[-1] == hint
         _, _, shown = hint.partition("passerelle approvals show ")
         action = shown.split()[0]
-        told = await run_command(gateway, "approvals", "show", action)
-        digest = next(line.split()[1] for line in told.out.splitlines() if "digest" in line)
+        reported = await run_command(gateway, "approvals", "show", action)
+        digest = next(line.split()[1] for line in reported.out.splitlines() if "digest" in line)
         decided = await run_command(gateway, "approvals", "allow", action, "--digest", digest)
         assert decided.status == 0
 

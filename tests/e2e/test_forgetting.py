@@ -84,11 +84,11 @@ class Person:
         message["metadata"] = {"note": self.mark("metadata")}
         config: JsonObject = {"id": "mine", "url": f"{self.hook}/{self.mark('hook')}"}
         params["configuration"] = {"taskPushNotificationConfig": config}
-        told = (await self.caller.call("SendMessage", params))["task"]
+        reported = (await self.caller.call("SendMessage", params))["task"]
         await self.caller.send(f"hello {self.mark('long')} {'x' * 20_000}")
         await self.caller.send(f"two-artifacts {self.mark('artifact')}")
         await self.caller.send(f"fail {self.mark('failed')}")
-        session = (await self.caller.read_record(told["id"]))["sessionId"]
+        session = (await self.caller.read_record(reported["id"]))["sessionId"]
         named = await http.patch(
             f"/v1/sessions/{session}",
             json={"title": self.mark("title"), "labels": {"of": self.mark("label")}},

@@ -63,33 +63,33 @@ async def test_what_is_not_ready_or_no_gateway_ends_with_one(
     tmp_path: Path, file: File, said: str
 ) -> None:
     async with FileServer(files={"/readyz": file}) as server:
-        told = await ask_health(tmp_path, "--url", server.url)
-    assert told.returncode == 1
-    assert said in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+        reported = await ask_health(tmp_path, "--url", server.url)
+    assert reported.returncode == 1
+    assert said in reported.stderr
+    assert len(reported.stderr.splitlines()) == 1
 
 
 async def test_notices_of_a_gateway_that_is_ready_are_printed(tmp_path: Path) -> None:
     file = File(b'{"status":"ready","memory":"91 % used"}', JSON)
     async with FileServer(files={"/readyz": file}) as server:
-        told = await ask_health(tmp_path, "--url", f"{server.url}/")
-    assert (told.returncode, told.stdout) == (0, "ready\nmemory: 91 % used\n")
+        reported = await ask_health(tmp_path, "--url", f"{server.url}/")
+    assert (reported.returncode, reported.stdout) == (0, "ready\nmemory: 91 % used\n")
 
 
 async def test_who_does_not_answer_in_time_is_not_healthy(tmp_path: Path) -> None:
     async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        told = await ask_health(tmp_path, "--url", url, "--timeout", "0.2")
-    assert told.returncode == 1
-    assert f"no gateway responds at {url}/readyz" in told.stderr
+        reported = await ask_health(tmp_path, "--url", url, "--timeout", "0.2")
+    assert reported.returncode == 1
+    assert f"no gateway responds at {url}/readyz" in reported.stderr
 
 
 async def test_a_configuration_that_does_not_hold_is_another_status(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text(f"prot: {find_free_port()}\n", "utf-8")
-    told = await ask_health(tmp_path)
-    assert told.returncode == 2
-    assert "prot" in told.stderr
+    reported = await ask_health(tmp_path)
+    assert reported.returncode == 2
+    assert "prot" in reported.stderr
 
 
 async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

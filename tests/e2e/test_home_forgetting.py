@@ -56,10 +56,10 @@ async def settle(person: Person, token: str) -> PairedDevice:
     assert renamed.is_success, renamed.text
     host = f"{person.mark('push')}.example.com"
     subscription = {**SUBSCRIPTION, "endpoint": f"https://{host}/a"}
-    told = await http.put(
+    reported = await http.put(
         f"/v1/devices/{device.device_id}/push", json={"subscription": subscription}
     )
-    assert told.is_success, told.text
+    assert reported.is_success, reported.text
     await grant(person, person.mark("grant"), person.mark("why"))
     return device
 

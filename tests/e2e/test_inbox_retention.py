@@ -98,12 +98,12 @@ async def test_device_that_comes_back_later_gets_a_gap_and_what_is_pending(tmp_p
             assert (phone.gaps, pending) == ([GapReason.TRIMMED], [second["id"].partition("~")[0]])
             assert not [item for item in items if isinstance(item, Event)]
             await caller.send("and this", taskId=second["id"])
-            told = await anext(
+            reported = await anext(
                 item.data
                 async for item in client.stream(INBOX)
                 if isinstance(item, Event) and item.data["type"] == "action.resolved"
             )
-        assert told["taskId"] == second["id"].partition("~")[0]
+        assert reported["taskId"] == second["id"].partition("~")[0]
         # The engine of a gateway that was killed still answers for a moment.
         gateway.kill()
         report = await run_verify(Settings(data_dir=gateway.data_dir), rebuild=True)

@@ -153,10 +153,10 @@ async def test_one_story_has_one_log_whoever_tells_it(
             logs[edge] = cast(
                 "list[JsonObject]", normalize(cast("Json", read_stored(gateway, session)), EDGE)
             )
-    told = [str(event["type"]) for event in logs["http"]]
-    assert {"session.updated", "task.paused", "task.failed", "task.completed"} <= set(told)
+    reported = [str(event["type"]) for event in logs["http"]]
+    assert {"session.updated", "task.paused", "task.failed", "task.completed"} <= set(reported)
     for edge, log in logs.items():
-        assert [event["type"] for event in log] == told, edge
+        assert [event["type"] for event in log] == reported, edge
         for event, first in zip(log, logs["http"], strict=True):
             assert event == first, edge
 

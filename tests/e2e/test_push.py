@@ -77,12 +77,12 @@ async def test_killed_gateway_goes_on_telling_where_it_was(tmp_path: Path) -> No
         assert list(seen)[: len(before)] == [notice.event_id for notice in before]
         async with open_caller(gateway) as caller:
             whole = await caller.get_task(task)
-        told = [
+        reported = [
             part["text"]
             for notice in receiver.notices
             for part in notice.body.get("artifactUpdate", {}).get("artifact", {}).get("parts", [])
         ]
-        assert "".join(dict.fromkeys(told)) == "".join(
+        assert "".join(dict.fromkeys(reported)) == "".join(
             part["text"] for part in whole["artifacts"][0]["parts"]
         )
 

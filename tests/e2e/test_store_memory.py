@@ -46,8 +46,8 @@ def fill(engine: str, share: float) -> None:
 
 def read_used(engine: str) -> int:
     """Bytes that count for the limit."""
-    told = cast("Mapping[str, int]", ask(engine, "INFO", "memory"))
-    return told["used_memory"] - told["mem_not_counted_for_evict"]
+    reported = cast("Mapping[str, int]", ask(engine, "INFO", "memory"))
+    return reported["used_memory"] - reported["mem_not_counted_for_evict"]
 
 
 def read_log(gateway: GatewayProcess, event: str) -> list[JsonObject]:

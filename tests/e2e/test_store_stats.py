@@ -48,11 +48,11 @@ async def test_numbers_are_those_of_what_was_done_beside_the_gateway_and_after_i
                 body = {**call, "params": {"message": message}}
                 answer = await http.post(f"/agents/{AGENT}", json=body)
                 assert "result" in answer.json(), answer.text
-        beside = await measure(tmp_path)
+        second = await measure(tmp_path)
     after = await measure(tmp_path)
-    assert beside["tasks"] == after["tasks"] == TASKS
-    assert beside["sessions"] == TASKS
-    content = cast("JsonObject", beside["content"])
+    assert second["tasks"] == after["tasks"] == TASKS
+    assert second["sessions"] == TASKS
+    content = cast("JsonObject", second["content"])
     assert cast("int", content["count"]) >= TASKS, "texts over 16 KiB lie beside the engine"
     assert cast("int", content["bytes"]) >= TASKS * 20_000
     kinds = cast("dict[str, dict[str, int]]", after["kinds"])

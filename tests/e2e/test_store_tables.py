@@ -87,10 +87,10 @@ async def test_tables_are_written_beside_traffic_and_a_killed_export_is_none(
     assert done.returncode == ExitStatus.DONE, done.stderr
     assert done.stdout.startswith("exported: ")
     tables = read_tables(target)
-    told = {row["a2a_task_id"]: row["status"] for row in tables["tasks"]}
-    assert len(told) == len(tables["tasks"])
+    reported = {row["a2a_task_id"]: row["status"] for row in tables["tasks"]}
+    assert len(reported) == len(tables["tasks"])
     for name, state in before.items():
-        assert told[name] == state.removeprefix("TASK_STATE_").lower()
+        assert reported[name] == state.removeprefix("TASK_STATE_").lower()
     assert {row["archived"] for row in tables["tasks"]} == {True, False}
     assert {*before.values()} >= {"TASK_STATE_COMPLETED", "TASK_STATE_FAILED"}
     assert len(before) >= len(TEXTS)

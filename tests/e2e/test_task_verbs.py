@@ -87,10 +87,10 @@ async def test_lists_are_tables_and_pages(gateway: GatewayProcess, peer: Scripte
     page = more.removeprefix("more: --page ")
     rest = await await_list(gateway, "--text", "pier", "--page", page)
     assert [line.split()[0] for line in rest[1:]] == [made[0], "tasks:"]
-    told = await run_command(
+    reported = await run_command(
         gateway, "tasks", "list", "--status", "accepted", "--status", "draft", "--json"
     )
-    assert set(made) <= {task["taskId"] for task in told.answer["tasks"]}
+    assert set(made) <= {task["taskId"] for task in reported.answer["tasks"]}
     assert await await_list(gateway, "--status", "lost") == ["tasks: 0"]
 
 
@@ -262,9 +262,9 @@ async def test_a_task_for_whoever_fits_is_routed_by_its_profile_when_it_starts(
     task_id = made.lines[0].partition("  ")[0]
     await run_command(gateway, "tasks", "start", task_id)
     await await_status(gateway, task_id, "completed")
-    told = (await run_command(gateway, "tasks", "explain", task_id)).out
-    assert f"agent '{AGENT}' was chosen" in told
-    assert "background work" in told
+    reported = (await run_command(gateway, "tasks", "explain", task_id)).out
+    assert f"agent '{AGENT}' was chosen" in reported
+    assert "background work" in reported
     assert peer.texts == ["echo hello"]
     wants = ("--profile", "specialist")
     made = await run_command(gateway, "tasks", "create", "passerelle", "echo hello", *wants)

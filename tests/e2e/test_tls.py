@@ -150,8 +150,8 @@ def check_command_line(config: Path, port: int) -> None:
             timeout=120,
         )
 
-    told = ask("agents")
-    assert AGENT in told.stdout, told.stderr
+    reported = ask("agents")
+    assert AGENT in reported.stdout, reported.stderr
     # Over a channel, which is another connection: whoever is asked there knows no such task.
     watched = ask("tasks", "watch", "task_none")
     assert "there is no task 'task_none'" in watched.stderr

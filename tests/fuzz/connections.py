@@ -156,8 +156,8 @@ async def _ask_grpc(caller: GrpcCaller) -> str:
 def find_growth(resting: Sequence[int]) -> Iterator[str]:
     """Rounds alike leave alike, but for the first, which fills what is kept."""
     if resting[-1] > _GROWTH * resting[0]:
-        told = ", ".join(f"{size / MB:.0f}" for size in resting)
-        yield f"memory is not given back: {told} MB after each round"
+        reported = ", ".join(f"{size / MB:.0f}" for size in resting)
+        yield f"memory is not given back: {reported} MB after each round"
 
 
 def _read_log(site: Site) -> str:

@@ -65,11 +65,11 @@ async def test_webhook_hears_of_the_end_with_its_token(
     await caller.ask("push", task=first.task, url=world.webhook.url, secret=secret)
     await caller.cancel(first.task)
 
-    def heard() -> bool:
+    def received() -> bool:
         said = [str(body) for token, body in world.webhook.bodies if token == secret]
         return any("CANCELED" in body.upper() and first.task in body for body in said)
 
-    await wait_until(heard, 10, "the webhook hears of the end")
+    await wait_until(received, 10, "the webhook hears of the end")
     assert [seen async for seen in stream][-1].state == "canceled"
 
 
