@@ -1,4 +1,4 @@
-"""``passerelle agents`` against a gateway that runs, and the same list over ``/v1``."""
+"""``passerelle agents`` against a running gateway, and the same list over ``/v1``."""
 
 import asyncio
 import os
@@ -53,11 +53,11 @@ async def test_list_is_the_same_over_http(gateway: GatewayProcess, peer: Scripte
 
 
 @pytest.mark.anyio
-async def test_command_lists_agents_with_the_token_that_lies_there(
+async def test_command_lists_agents_with_the_token_of_the_data_directory(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     del peer
-    # In a thread: the agent answers from this loop.
+    # In a thread, since the agent answers from this loop.
     done = await asyncio.to_thread(run, gateway)
     assert done.stdout.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "agents: 2")
@@ -70,7 +70,7 @@ async def test_command_lists_agents_with_the_token_that_lies_there(
 
 
 @pytest.mark.anyio
-async def test_command_says_what_is_wrong(gateway: GatewayProcess) -> None:
+async def test_command_reports_errors(gateway: GatewayProcess) -> None:
     refused = run(gateway, "--token-env", "OTHER")
     assert (refused.returncode, "not known" in refused.stderr) == (ExitStatus.FORBIDDEN, True)
     unset = run(gateway, "--token-env", "UNSET")
@@ -80,7 +80,7 @@ async def test_command_says_what_is_wrong(gateway: GatewayProcess) -> None:
 
 
 def run_from_elsewhere(folder: Path, *flags: str, **environ: str) -> str:
-    """The output of a command that nothing but its environment tells which gateway is meant."""
+    """The output of a command that finds its gateway through the environment only."""
     done = subprocess.run(
         [COMMAND, "agents", *flags],
         cwd=folder,

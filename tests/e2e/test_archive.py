@@ -1,4 +1,4 @@
-"""Sessions that are over leave the engine while the gateway works, is killed and goes on; nobody who reads notices."""
+"""Ended sessions leave the engine while the gateway works, is killed and restarts; readers see no difference."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from tests.support.webhook_receiver import WebhookReceiver
 pytestmark = pytest.mark.anyio
 AT_ONCE = {"memory": "1s"}
 PAUSES_S = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
-"""A look comes once a second: kills fall before it, beside it and behind it."""
+"""The archive is scanned every second: kills happen before, during and after a scan."""
 TEXTS = ("hello", "chunks 3", "big", "two-artifacts", "fail", "message well")
 
 
 def has_left_all(gateway: GatewayProcess) -> bool:
-    """Whether no session with a task is in the engine; the homes of people stay."""
+    """Whether no session with a task is in the engine; home sessions stay."""
     return count_stored(gateway) == (0, 0, 0)
 
 
@@ -50,7 +50,7 @@ def is_gone(pid: int) -> bool:
 
 
 async def read_all(caller: Caller, tasks: list[Answer]) -> list[Answer]:
-    """What its caller and an operator read of each task."""
+    """What the caller and an operator read of each task."""
     found: list[Answer] = []
     for task in tasks:
         record = await caller.read_record(task["id"])
@@ -61,7 +61,7 @@ async def read_all(caller: Caller, tasks: list[Answer]) -> list[Answer]:
 
 
 def leave_out(found: list[Answer]) -> list[Answer]:
-    """The same without what records say of the archive."""
+    """The same without the archive marks of records."""
     away = {"archive", "archived"}
     return [{name: value for name, value in one.items() if name not in away} for one in found]
 
@@ -77,7 +77,7 @@ async def test_every_read_of_the_demo_is_the_same_once_its_sessions_have_left(
     assert changed == {}
 
 
-async def test_what_is_over_leaves_memory_and_is_read_as_before(tmp_path: Path) -> None:
+async def test_ended_sessions_leave_memory_and_are_read_as_before(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: peer.url}, retention=AT_ONCE) as gateway,
@@ -147,8 +147,8 @@ async def test_a_kill_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.requirement("CHN-3")
-async def test_devices_follow_a_conversation_that_leaves_and_comes_back(tmp_path: Path) -> None:
-    """One that stays, one whose network goes while the session is away, one that comes later."""
+async def test_devices_follow_a_conversation_that_is_archived_and_revived(tmp_path: Path) -> None:
+    """One that stays connected, one that loses its network while the session is archived, one that connects later."""
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: peer.url}, retention=AT_ONCE) as gateway,
@@ -188,7 +188,9 @@ def has_event_of(device: DemoDevice, stream: str, facade: str) -> bool:
     )
 
 
-async def test_what_has_left_is_told_to_a_webhook_and_can_be_written_to(tmp_path: Path) -> None:
+async def test_archived_session_is_delivered_to_a_webhook_and_accepts_messages(
+    tmp_path: Path,
+) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         WebhookReceiver() as receiver,

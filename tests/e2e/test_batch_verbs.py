@@ -1,4 +1,4 @@
-"""``passerelle schedules`` and ``passerelle jobs`` against a gateway that runs, with a real agent behind it."""
+"""``passerelle schedules`` and ``passerelle jobs`` against a running gateway with a real agent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_schedule_is_created_run_held_and_deleted(
     assert "cron" in wrong.err
 
 
-async def test_a_job_is_submitted_watched_and_tried_again(
+async def test_a_job_is_submitted_watched_and_retried(
     gateway: GatewayProcess, peer: ScriptedPeer, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines.txt"
@@ -90,7 +90,7 @@ async def test_a_job_is_submitted_watched_and_tried_again(
     assert len(peer.texts) == 4
 
 
-async def test_a_program_behind_a_pipe_gets_each_change_of_a_job_as_a_line_at_once(
+async def test_pipe_gets_each_change_of_a_job_as_a_line_at_once(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     peer.hold()

@@ -1,4 +1,4 @@
-"""``passerelle evidence`` as it is used: exported by one, checked by another who has a file of Python and no more."""
+"""``passerelle evidence`` in use: exported by one person, checked by another with a single Python file."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_an_approval_is_exported_and_checked_without_the_gateway(
     assert file.read_bytes() == content
 
 
-async def test_replay_and_review_are_written_beside_it(
+async def test_replay_and_review_are_exported_with_it(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller, tmp_path: Path
 ) -> None:
     task = (await caller.send("hello"))["id"]
