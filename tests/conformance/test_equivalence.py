@@ -66,10 +66,10 @@ def list_refused(ended: str) -> list[tuple[str, Json]]:
 
 @pytest.mark.kit("BIND-EQUIV-001", "BIND-EQUIV-002", "BIND-EQUIV-003")
 async def test_story_is_the_same_over_every_binding(site: Site) -> None:
-    told: list[object] = []
+    reported: list[object] = []
     for binding in (*BINDINGS, WEBSOCKET):
         names = Names()
         async with site.open_caller(binding) as caller:
-            told.append([names.replace(said) async for said in tell(caller)])
-    assert len(told) == len(BINDINGS) + 1
-    assert all(one == told[0] for one in told[1:])
+            reported.append([names.replace(said) async for said in tell(caller)])
+    assert len(reported) == len(BINDINGS) + 1
+    assert all(one == reported[0] for one in reported[1:])

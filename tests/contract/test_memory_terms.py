@@ -1,4 +1,4 @@
-"""Each agent has its sessions leave memory at its own time; one of several agents goes with the last of them."""
+"""Sessions leave memory at the time configured for their agent; with several agents the longest applies."""
 
 from __future__ import annotations
 

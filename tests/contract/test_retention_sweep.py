@@ -1,4 +1,4 @@
-"""What ``retention.forget`` says is done by itself, at its time, in the shards of an instance."""
+"""``retention.forget`` is applied automatically, at its time, in the shards of an instance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class EndedStory(Story):
-    """One whose records say how it ended, and at which agent."""
+    """A session whose records name its outcome and its agent."""
 
     status: str = "completed"
     agent: str = "echo"
@@ -65,7 +65,7 @@ async def is_there(store: Store, *stories: Story) -> list[bool]:
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_each_goes_at_its_time_by_outcome_and_agent(store: Store) -> None:
+async def test_sessions_are_erased_at_their_time_by_outcome_and_agent(store: Store) -> None:
     done, failed, lost = [await tell(store, status) for status in ("completed", "failed", "lost")]
     bank = await tell(store, agent="bank")
     stories = (done, failed, lost, bank)
@@ -87,7 +87,7 @@ async def test_each_goes_at_its_time_by_outcome_and_agent(store: Store) -> None:
     assert counted == {"forgotten": 3}
 
 
-async def test_it_is_logged_with_its_tombstones_and_goes_in_parts(
+async def test_erasure_is_logged_with_its_tombstones_and_done_in_parts(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from passerelle.delegation.duties import retention_sweep
@@ -108,7 +108,7 @@ async def test_it_is_logged_with_its_tombstones_and_goes_in_parts(
     assert {one.by for one in lost} == {"retention.forget"}
 
 
-async def test_other_shards_held_owners_and_no_terms_are_left_alone(store: Store) -> None:
+async def test_other_shards_held_owners_and_missing_terms_are_skipped(store: Store) -> None:
     mine, other = await tell(store), await tell(store, owner=BOB)
     terms, counted = ForgetTerms({"completed": DAY_MS}), Counter[str]()
     assert await make_sweep(store, terms, 2, counted, Shard(10)).sweep() == 0

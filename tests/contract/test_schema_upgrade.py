@@ -1,4 +1,4 @@
-"""A store of an earlier schema gets what it lacks when it is opened, and nothing else of it changes."""
+"""A store of an earlier schema is upgraded when it is opened, and nothing else of it changes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_sessions_without_a_time_get_that_of_their_last_event_and_can_leav
     assert [await read_all(store, story) for story in stories] == kept
 
 
-async def test_whoever_was_killed_is_followed_by_another(
+async def test_killed_upgrade_is_completed_by_the_next(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stories = await tell(store)
@@ -88,7 +88,7 @@ async def test_whoever_was_killed_is_followed_by_another(
     assert await complete_heads(store.nodes, 1) == len(left)
 
 
-async def test_what_went_on_or_went_away_meanwhile_is_left_alone(
+async def test_sessions_that_change_or_leave_during_the_upgrade_are_skipped(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone_on, gone = (await tell(store))[:2]

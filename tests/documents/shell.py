@@ -35,17 +35,17 @@ class PageShell:
     _count: int = 0
 
     def __enter__(self) -> Self:
-        self._ended, told = os.pipe()
+        self._ended, reported = os.pipe()
         self._shell = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=self.folder,
             env=self.environ,
             stdin=subprocess.PIPE,
-            pass_fds=(told,),
+            pass_fds=(reported,),
             start_new_session=True,
         )
-        os.close(told)
-        self._told = told
+        os.close(reported)
+        self._told = reported
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -67,9 +67,11 @@ def open_page(url: str, folder: Path) -> Generator[OpenPage]:
         start_new_session=True,
     )
     try:
-        told = profile / "DevToolsActivePort"
-        block_until(lambda: told.exists() and told.read_text("ascii"), WITHIN_S, "Chromium listens")
-        port = told.read_text("ascii").splitlines()[0]
+        reported = profile / "DevToolsActivePort"
+        block_until(
+            lambda: reported.exists() and reported.read_text("ascii"), WITHIN_S, "Chromium listens"
+        )
+        port = reported.read_text("ascii").splitlines()[0]
         with connect(_find_page(port, url), max_size=None) as link:
             yield OpenPage(link)
     finally:

@@ -90,11 +90,11 @@ class Range:
         except (httpx.InvalidURL, ValueError):
             # It cannot be written as a request, so no client could send it.
             return
-        heard = _Heard()
+        received = _Heard()
         try:
-            self._read(request, heard)
+            self._read(request, received)
         except httpx.TimeoutException:
-            if not heard.is_stream:
+            if not received.is_stream:
                 self.complain(shot, "no whole answer in time")
         except (httpx.WriteError, httpx.ReadError):
             # A body that is refused for its size may be cut off while it is sent.
@@ -102,18 +102,20 @@ class Range:
         except httpx.HTTPError as error:
             self.complain(shot, repr(error))
             return
-        if heard.body or not heard.is_stream:
-            for fault in find_faults(shot.edge, heard.status, heard.media_type, heard.body):
-                self.complain(shot, f"{heard.status}: {fault}: {heard.body[:200]!r}")
+        if received.body or not received.is_stream:
+            for fault in find_faults(
+                shot.edge, received.status, received.media_type, received.body
+            ):
+                self.complain(shot, f"{received.status}: {fault}: {received.body[:200]!r}")
 
-    def _read(self, request: httpx.Request, heard: _Heard) -> None:
+    def _read(self, request: httpx.Request, received: _Heard) -> None:
         response = self.http.send(request, stream=True)
-        heard.status = response.status_code
-        heard.media_type = response.headers.get("content-type", "")
+        received.status = response.status_code
+        received.media_type = response.headers.get("content-type", "")
         try:
             for piece in response.iter_bytes():
-                heard.body += piece
-                if len(heard.body) > _MOST_BYTES:
+                received.body += piece
+                if len(received.body) > _MOST_BYTES:
                     return
         finally:
             response.close()

@@ -23,7 +23,7 @@ from tests.fuzz import pipelines, slow_readers
 from tests.fuzz.crowds import CROWDS, GRPC, Crowd, stand
 from tests.fuzz.remains import Remains
 from tests.memory.site import MB, QUIET, Site, run_site, write_message
-from tests.support.beside import Beside
+from tests.support.background_calls import BackgroundCalls
 from tests.support.ports import find_free_port
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Outcome:
 
     opened: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
-    beside: Beside = field(default_factory=Beside)
+    beside: BackgroundCalls = field(default_factory=BackgroundCalls)
     resting: list[int] = field(default_factory=list[int])
     """Bytes that the gateway has after each round."""
 
@@ -156,8 +156,8 @@ async def _ask_grpc(caller: GrpcCaller) -> str:
 def find_growth(resting: Sequence[int]) -> Iterator[str]:
     """Rounds alike leave alike, but for the first, which fills what is kept."""
     if resting[-1] > _GROWTH * resting[0]:
-        told = ", ".join(f"{size / MB:.0f}" for size in resting)
-        yield f"memory is not given back: {told} MB after each round"
+        reported = ", ".join(f"{size / MB:.0f}" for size in resting)
+        yield f"memory is not given back: {reported} MB after each round"
 
 
 def _read_log(site: Site) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import ADK, require
-from tests.interop.puppets import run_agent
+from tests.interop.scripted_clients import run_agent
 from tests.support.loops import SHARED, Backend
 from tests.support.processes import run_gateway
 
@@ -89,17 +89,17 @@ async def talk(gateway: GatewayProcess, host: str, *said: str) -> list[Told]:
 async def test_client_accepts_the_card_and_hears_text(
     gateway: GatewayProcess, host: str, streaming: str
 ) -> None:
-    [told] = await talk(gateway, host, streaming, "hello")
-    assert told.texts[-1] == "hello to you"
-    assert told.calls == []
+    [reported] = await talk(gateway, host, streaming, "hello")
+    assert reported.texts[-1] == "hello to you"
+    assert reported.calls == []
 
 
 @pytest.mark.parametrize("streaming", ["none", "sse"])
 async def test_client_gets_its_loop_back_when_a_tool_wants_to_be_confirmed(
     gateway: GatewayProcess, streaming: str
 ) -> None:
-    [told] = await talk(gateway, "127.0.0.1", streaming, "delete rows")
-    assert len(told.find_confirmations()) == 1
+    [reported] = await talk(gateway, "127.0.0.1", streaming, "delete rows")
+    assert len(reported.find_confirmations()) == 1
 
 
 @pytest.mark.parametrize("streaming", ["none", "sse"])
@@ -107,10 +107,10 @@ async def test_tool_runs_once_its_user_says_yes(
     agent: str, gateway: GatewayProcess, streaming: str
 ) -> None:
     before = await count_runs(agent)
-    asked, told = await talk(gateway, "127.0.0.1", streaming, "delete rows", "yes")
+    asked, reported = await talk(gateway, "127.0.0.1", streaming, "delete rows", "yes")
     assert len(asked.find_confirmations()) == 1
-    assert "42 rows of table-0 are gone" in told.texts[-1]
-    assert told.find_confirmations() == set()
+    assert "42 rows of table-0 are gone" in reported.texts[-1]
+    assert reported.find_confirmations() == set()
     assert await count_runs(agent) == before + 1
 
 
@@ -119,8 +119,8 @@ async def test_tool_does_not_run_when_its_user_says_no(
     agent: str, gateway: GatewayProcess, streaming: str
 ) -> None:
     before = await count_runs(agent)
-    asked, told = await talk(gateway, "127.0.0.1", streaming, "delete rows", "no")
+    asked, reported = await talk(gateway, "127.0.0.1", streaming, "delete rows", "no")
     assert len(asked.find_confirmations()) == 1
-    assert "rejected" in told.texts[-1]
-    assert told.find_confirmations() == set()
+    assert "rejected" in reported.texts[-1]
+    assert reported.find_confirmations() == set()
     assert await count_runs(agent) == before

@@ -136,14 +136,14 @@ def test_the_engine_makes_a_container_of_each_service(name: str, tmp_path: Path)
     assert len(listed) == len(file["services"])
     data: list[str] = []
     for gateway in gateways:
-        told = engine.inspect(f"{file['name']}_{gateway}_1")
-        assert told["State"]["Status"] == "created"
-        assert told["Config"]["User"] == f"{USER}:{USER}"
-        assert told["Config"]["Healthcheck"]["Test"][-2:] == ["passerelle", "health"]
-        assert told["HostConfig"]["ReadonlyRootfs"] is True
-        assert told["EffectiveCaps"] in (None, [])
-        assert "/tmp" in told["HostConfig"]["Tmpfs"]  # noqa: S108 - inside of a container
-        mounts = {one["Destination"]: one for one in told["Mounts"]}
+        reported = engine.inspect(f"{file['name']}_{gateway}_1")
+        assert reported["State"]["Status"] == "created"
+        assert reported["Config"]["User"] == f"{USER}:{USER}"
+        assert reported["Config"]["Healthcheck"]["Test"][-2:] == ["passerelle", "health"]
+        assert reported["HostConfig"]["ReadonlyRootfs"] is True
+        assert reported["EffectiveCaps"] in (None, [])
+        assert "/tmp" in reported["HostConfig"]["Tmpfs"]  # noqa: S108 - inside of a container
+        mounts = {one["Destination"]: one for one in reported["Mounts"]}
         assert mounts["/etc/passerelle/passerelle.yaml"]["RW"] is False
         assert mounts["/var/lib/passerelle"]["RW"] is True
         data.append(mounts["/var/lib/passerelle"]["Name"])

@@ -48,10 +48,10 @@ async def play(instances: int, agents: int, callers: int, turns: int) -> list[st
         said = "held" if ratio <= MOST else "missed"
         if ratio < LEAST:
             said = "too noisy to say"
-        told = (
+        reported = (
             f"{verb}: {small:.2f} ms where {few.waiting} wait, {large:.2f} where {many.waiting} do"
         )
-        print(f"queues: {told}: {ratio:.2f} ({said})")
+        print(f"queues: {reported}: {ratio:.2f} ({said})")
         if ratio > MOST:
             flood.faults.append(f"{verb}: {ratio:.2f} times as dear")
     shares = ", ".join(f"{one.least}-{one.most} of {one.turns}" for one in flood.served)

@@ -103,9 +103,9 @@ class QueueSite:
 
     def read_cpu(self) -> float:
         """Seconds of CPU that gateways and engine have used so far."""
-        told = cast("dict[str, int]", ask(self.store_url, "INFO", "server"))
+        reported = cast("dict[str, int]", ask(self.store_url, "INFO", "server"))
         lives = [one.child.process.pid for one in self.gateways if one.child is not None]
-        return sum(_read_cpu(pid) for pid in (told["process_id"], *lives))
+        return sum(_read_cpu(pid) for pid in (reported["process_id"], *lives))
 
 
 def name_key(caller: str) -> str:

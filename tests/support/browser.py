@@ -1,4 +1,4 @@
-"""The JavaScript client in a real browser: a page that plays what a test wants, as the puppet in Node does."""
+"""The JavaScript client in a real browser: a page that a test controls, like the scripted client in Node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from tests.support.javascript import Puppet
+from tests.support.javascript import ScriptedClient
 from tests.support.waiting import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ _SERVED: Final = ("/clients/js/src/", "/clients/js/test/", "/tests/vectors/")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".json": "application/json"}
 FLAGS: Final = (
     "--headless=new",
-    "--no-sandbox",  # it runs as whoever runs the tests, and loads our own pages
+    "--no-sandbox",  # the browser runs as the user of the tests, and loads only local pages
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-extensions",
@@ -40,31 +40,31 @@ _WITHIN_S: Final = 40.0
 
 
 def find_browser() -> str:
-    """The browser of the system; one that is missing is an error, since a test that cannot run shows nothing."""
+    """The system's browser. A missing browser is an error: a skipped test would prove nothing."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     assert found is not None, "no Chromium: apt install chromium"
     return found
 
 
 @dataclass(slots=True)
-class Theatre:
-    """A server of pages, and the pages that have dialled in to it."""
+class BrowserPages:
+    """A web server for the pages, and the pages that have connected to it."""
 
     folder: Path
     _server: Server
-    _waiting: list[Puppet]
+    _waiting: list[ScriptedClient]
 
     @property
     def origin(self) -> str:
-        """The origin of its pages, which a gateway has to list."""
+        """The origin of the pages, which a gateway has to allow."""
         port: int = self._server.sockets[0].getsockname()[1]
         return f"http://127.0.0.1:{port}"
 
     @contextlib.asynccontextmanager
-    async def open_page(self, query: str) -> AsyncGenerator[Puppet]:
-        """A page in a browser of its own, which is killed at the end."""
-        puppet = Puppet()
-        self._waiting.append(puppet)
+    async def open_page(self, query: str) -> AsyncGenerator[ScriptedClient]:
+        """Opens a page in its own browser, which is killed at the end of the block."""
+        scripted = ScriptedClient()
+        self._waiting.append(scripted)
         process = await asyncio.create_subprocess_exec(
             find_browser(),
             *FLAGS,
@@ -75,35 +75,35 @@ class Theatre:
             start_new_session=True,
         )
         try:
-            await self._await_entrance(puppet)
-            yield puppet
+            await self._await_entrance(scripted)
+            yield scripted
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
-    async def reload(self, puppet: Puppet) -> Puppet:
-        """Loads the page anew: nothing of it is left but what it has stored."""
-        fresh = Puppet()
+    async def reload(self, scripted: ScriptedClient) -> ScriptedClient:
+        """Reloads the page: only what it has stored remains."""
+        fresh = ScriptedClient()
         self._waiting.append(fresh)
-        await puppet.do("reload")
+        await scripted.do("reload")
         await self._await_entrance(fresh)
         return fresh
 
-    async def _await_entrance(self, puppet: Puppet) -> None:
-        await wait_until(lambda: puppet not in self._waiting, _WITHIN_S, "the page dials in")
+    async def _await_entrance(self, scripted: ScriptedClient) -> None:
+        await wait_until(lambda: scripted not in self._waiting, _WITHIN_S, "the page dials in")
 
 
 @contextlib.asynccontextmanager
-async def open_theatre(folder: Path) -> AsyncGenerator[Theatre]:
-    """Pages come on one after the other."""
-    waiting: list[Puppet] = []
+async def open_browser_pages(folder: Path) -> AsyncGenerator[BrowserPages]:
+    """Opens pages one after the other."""
+    waiting: list[ScriptedClient] = []
 
     async def meet(control: ServerConnection) -> None:
         await waiting.pop().listen(control)
 
     async with serve(meet, "127.0.0.1", 0, process_request=_serve_file) as server:
-        yield Theatre(folder, server, waiting)
+        yield BrowserPages(folder, server, waiting)
 
 
 def _serve_file(_: ServerConnection, request: Request) -> Response | None:

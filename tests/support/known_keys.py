@@ -1,4 +1,4 @@
-"""An authenticator of keys alone, without devices and without an identity provider."""
+"""An authenticator that knows keys only, without devices and identity provider."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.secret import Secret
 
 
-def know_keys(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:
-    """Knows the owner and the keys of clients, and nobody else."""
+def make_authenticator(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:
+    """Accepts the owner and the clients' keys, and rejects all others."""
     return KnownCallers(Callers(KeyRing((owner,), clients)))

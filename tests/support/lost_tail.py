@@ -1,7 +1,7 @@
-"""The tail of a shard taken away, as a failover to a replica that lacks it does: its keys as they were before.
+"""Removes the tail of a shard, as a failover to a lagging replica does: restores its keys to an earlier state.
 
-DUMP and RESTORE on a running engine: the sequences, versions and marks are those of the older moment, and nobody who is
-connected notices anything.
+DUMP and RESTORE on a running engine: sequences, versions and marks are those of the earlier moment, and connected
+clients notice nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ return #KEYS
 
 
 @dataclass(slots=True)
-class Moment:
-    """The keys of some shards at one moment: by shard the name, content and rest of life in ms of each."""
+class ShardSnapshot:
+    """The keys of some shards at one moment: by shard, the name, content and remaining TTL in ms of each."""
 
     url: str
     dumped: dict[Shard, list[tuple[bytes, bytes, int]]]
 
-    def bring_back(self) -> None:
-        """Everything that was written in these shards since is gone; all of one shard at once."""
+    def restore(self) -> None:
+        """Reverts everything that was written in these shards since, each shard atomically."""
         for shard, kept in self.dumped.items():
             names = [name for name, _, _ in kept]
             contents = [part for _, content, ttl_ms in kept for part in (ttl_ms, content)]
@@ -42,15 +42,15 @@ class Moment:
             assert ask(self.url, "EVAL", *script) == len(names)
 
 
-def remember(url: str, *shards: Shard) -> Moment:
-    """What the keys of some shards hold now; all of one shard at once, as a replica has them."""
+def take_snapshot(url: str, *shards: Shard) -> ShardSnapshot:
+    """The current keys of some shards, each shard atomically, as a replica has them."""
     dumped: dict[Shard, list[tuple[bytes, bytes, int]]] = {}
     for shard in shards:
         kept = cast(
             "list[tuple[bytes, bytes, int]]", ask(url, "EVAL", _REMEMBER, 0, _pattern(shard))
         )
         dumped[shard] = [(name, content, max(ttl_ms, 0)) for name, content, ttl_ms in kept]
-    return Moment(url, dumped)
+    return ShardSnapshot(url, dumped)
 
 
 def _pattern(shard: Shard) -> str:

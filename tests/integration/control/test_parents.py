@@ -19,46 +19,48 @@ from passerelle.runtime.records.writes import AppendOptions
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def read_parent_delivery(desk: Desk, task_id: str) -> object:
-    model = await desk.do("get_delivery", taskId=task_id)
+async def read_parent_delivery(control: ControlClient, task_id: str) -> object:
+    model = await control.do("get_delivery", taskId=task_id)
     return cast("JsonObject", model["consumers"])["parent"]
 
 
 @pytest.mark.requirement("PO-6", "SNAP-19")
-async def test_result_is_delivered_to_the_parent_when_the_child_ends(desk: Desk) -> None:
-    parent = await desk.create("sail around the world")
-    child = await desk.create("find a boat", parentTaskId=parent)
-    assert await read_parent_delivery(desk, child) == "pending"
-    assert await read_parent_delivery(desk, parent) == "not_applicable"
-    await desk.do("start_task", "s", taskId=child)
-    await desk.until(child, Status.COMPLETED)
-    assert await read_parent_delivery(desk, child) == "delivered"
+async def test_result_is_delivered_to_the_parent_when_the_child_ends(
+    control: ControlClient,
+) -> None:
+    parent = await control.create("sail around the world")
+    child = await control.create("find a boat", parentTaskId=parent)
+    assert await read_parent_delivery(control, child) == "pending"
+    assert await read_parent_delivery(control, parent) == "not_applicable"
+    await control.do("start_task", "s", taskId=child)
+    await control.until(child, Status.COMPLETED)
+    assert await read_parent_delivery(control, child) == "delivered"
 
 
 @pytest.mark.requirement("PO-6")
-async def test_a_child_whose_agent_answers_with_a_message_completes(desk: Desk) -> None:
+async def test_a_child_whose_agent_answers_with_a_message_completes(control: ControlClient) -> None:
     """Its stream names no task. The response held back for the parent was once treated as a lost one."""
-    parent = await desk.create("sail around the world")
-    child = await desk.start("message a boat is found", parentTaskId=parent)
-    await desk.until(child, Status.COMPLETED)
-    assert await read_parent_delivery(desk, child) == "delivered"
-    assert "model.failed" not in await desk.types(child)
+    parent = await control.create("sail around the world")
+    child = await control.start("message a boat is found", parentTaskId=parent)
+    await control.until(child, Status.COMPLETED)
+    assert await read_parent_delivery(control, child) == "delivered"
+    assert "model.failed" not in await control.types(child)
 
 
-async def make_child(desk: Desk) -> tuple[str, str]:
-    parent = await desk.create("sail around the world")
-    return parent, await desk.create("find a boat", parentTaskId=parent)
+async def make_child(control: ControlClient) -> tuple[str, str]:
+    parent = await control.create("sail around the world")
+    return parent, await control.create("find a boat", parentTaskId=parent)
 
 
 @pytest.mark.requirement("ST-17", "I5", "AP-4", "PO-6")
-async def test_child_completes_only_after_its_parent_is_notified(desk: Desk) -> None:
-    parent, child = await make_child(desk)
+async def test_child_completes_only_after_its_parent_is_notified(control: ControlClient) -> None:
+    parent, child = await make_child(control)
     refused: list[str] = []
 
     async def refuse(batch: Batch) -> None:
@@ -66,62 +68,66 @@ async def test_child_completes_only_after_its_parent_is_notified(desk: Desk) -> 
             refused.append(parent)
             raise StoreUnavailable("the parent cannot be written", "no")
 
-    desk.house.log.before_append = refuse
-    await desk.do("start_task", "s", taskId=child)
+    control.harness.log.before_append = refuse
+    await control.do("start_task", "s", taskId=child)
     await wait_until(lambda: len(refused) > 2, 15, "the write to the parent failed repeatedly")
-    record = await desk.record(child)
+    record = await control.record(child)
     assert record.attempts[-1].native_status == "TASK_STATE_COMPLETED"
     assert record.status is not Status.COMPLETED
-    assert "task.completed" not in await desk.types(child)
+    assert "task.completed" not in await control.types(child)
     with pytest.raises((UnsupportedOperation, StoreUnavailable)):
-        await desk.do("complete_task", taskId=child)
-    desk.house.log.before_append = None
-    record = await desk.until(child, Status.COMPLETED)
+        await control.do("complete_task", taskId=child)
+    control.harness.log.before_append = None
+    record = await control.until(child, Status.COMPLETED)
     assert record.delivery["parent"] == "delivered"
-    (edge,) = (await desk.record(parent)).relationships
+    (edge,) = (await control.record(parent)).relationships
     assert (edge.kind, edge.target, edge.status) == ("child", child, "satisfied")
-    sequences = {event.type: event.sequence for event in await desk.events(child)}
-    (updated,) = [one for one in await desk.events(parent) if one.type == "task.dependency.updated"]
+    sequences = {event.type: event.sequence for event in await control.events(child)}
+    (updated,) = [
+        one for one in await control.events(parent) if one.type == "task.dependency.updated"
+    ]
     assert updated.sequence < sequences["task.completed"]
 
 
 @pytest.mark.requirement("PO-6", "I5")
-async def test_parent_is_notified_once_across_a_crash_right_after_it(desk: Desk) -> None:
-    parent, child = await make_child(desk)
-    log = desk.house.log
+async def test_parent_is_notified_once_across_a_crash_right_after_it(
+    control: ControlClient,
+) -> None:
+    parent, child = await make_child(control)
+    log = control.harness.log
 
     async def die(batch: Batch) -> None:
         if any(one.ref.id == parent for one in batch.entities):
             log.refuses_writes = True
 
     log.after_append = die
-    await desk.do("start_task", "s", taskId=child)
+    await control.do("start_task", "s", taskId=child)
     await wait_until(lambda: log.refuses_writes, 15, "the parent is notified")
-    await desk.house.restart()
+    await control.harness.restart()
     log.refuses_writes, log.after_append = False, None
-    await desk.house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, child))
-    await desk.until(child, Status.COMPLETED)
-    assert (await desk.types(parent)).count("task.dependency.updated") == 1
+    await control.harness.parts.dispatch.adopt(EntityRef(EntityKind.TASK, child))
+    await control.until(child, Status.COMPLETED)
+    assert (await control.types(parent)).count("task.dependency.updated") == 1
 
 
 @pytest.mark.requirement("PO-6")
-async def test_child_that_fails_delivers_nothing(desk: Desk) -> None:
-    parent = await desk.create("sail around the world")
-    child = await desk.create("fail at it", parentTaskId=parent)
-    await desk.do("start_task", "s", taskId=child)
-    await desk.until(child, Status.FAILED)
-    (edge,) = (await desk.record(parent)).relationships
+async def test_child_that_fails_delivers_nothing(control: ControlClient) -> None:
+    parent = await control.create("sail around the world")
+    child = await control.create("fail at it", parentTaskId=parent)
+    await control.do("start_task", "s", taskId=child)
+    await control.until(child, Status.FAILED)
+    (edge,) = (await control.record(parent)).relationships
     assert edge.status == "open"
 
 
 @pytest.mark.requirement("PO-6")
 async def test_child_of_an_archived_parent_ends_and_reports_the_parent_as_missing(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    parent = await desk.create("fail at it")
-    child = await desk.create("find a boat", parentTaskId=parent)
-    await desk.do("start_task", "p", taskId=parent)
-    failed = await desk.until(parent, Status.FAILED)
+    parent = await control.create("fail at it")
+    child = await control.create("find a boat", parentTaskId=parent)
+    await control.do("start_task", "p", taskId=parent)
+    failed = await control.until(parent, Status.FAILED)
     ref = EntityRef(EntityKind.TASK, parent)
 
     def archive(decision: Decision) -> AppendOptions:
@@ -130,33 +136,33 @@ async def test_child_of_an_archived_parent_ends_and_reports_the_parent_as_missin
         decision.add(decide(now, ArchiveTask(f"archive/{now.session_id}")))
         return AppendOptions()
 
-    await desk.house.parts.writes.decide(failed.session_id, [ref], archive)
-    assert await read_parent_delivery(desk, child) == "parent_missing"
-    await desk.do("start_task", "c", taskId=child)
-    record = await desk.until(child, Status.COMPLETED)
+    await control.harness.parts.writes.decide(failed.session_id, [ref], archive)
+    assert await read_parent_delivery(control, child) == "parent_missing"
+    await control.do("start_task", "c", taskId=child)
+    record = await control.until(child, Status.COMPLETED)
     assert record.delivery["parent"] == "parent_missing"
-    assert await read_parent_delivery(desk, child) == "parent_missing"
-    (edge,) = (await desk.record(parent)).relationships
+    assert await read_parent_delivery(control, child) == "parent_missing"
+    (edge,) = (await control.record(parent)).relationships
     assert edge.status == "open", "nothing was delivered"
 
 
 @pytest.mark.requirement("PO-6")
 async def test_child_whose_parent_is_lost_meanwhile_ends_and_reports_it_as_missing(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    parent, child = await make_child(desk)
+    parent, child = await make_child(control)
     ref = EntityRef(EntityKind.TASK, parent)
-    desk.hold_card()
-    starting = asyncio.create_task(desk.do("start_task", "s", taskId=child))
-    await desk.until(child, Status.PREPARING)
-    assert await read_parent_delivery(desk, child) == "pending"
-    nodes, kept = desk.house.store.nodes, keys.entity(ref)
+    control.hold_card()
+    starting = asyncio.create_task(control.do("start_task", "s", taskId=child))
+    await control.until(child, Status.PREPARING)
+    assert await read_parent_delivery(control, child) == "pending"
+    nodes, kept = control.harness.store.nodes, keys.entity(ref)
     record = await nodes.query(ref.shard, pack("DUMP", kept), as_bytes)
     await nodes.update(ref.shard, pack("DEL", kept))
-    desk.house.peer.card_open.set()
+    control.harness.peer.card_open.set()
     await starting
-    ended = await desk.until(child, Status.COMPLETED)
+    ended = await control.until(child, Status.COMPLETED)
     assert ended.delivery["parent"] == "parent_missing"
-    assert await read_parent_delivery(desk, child) == "parent_missing"
+    assert await read_parent_delivery(control, child) == "parent_missing"
     # The fixture's final check needs the parent's record.
     await nodes.update(ref.shard, pack("RESTORE", kept, 0, record or b""))

@@ -32,8 +32,8 @@ from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.rules import Rule, make_policy
 from passerelle.store.connection import pack
 from tests.integration.control.test_lag import run_relay
-from tests.support.desk import Desk
-from tests.support.house import ADA, BOB, House
+from tests.support.control_client import ControlClient
+from tests.support.harness import ADA, BOB, Harness
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -53,11 +53,11 @@ def _find_no_principal(_name: str, _tenant: str) -> Principal | None:
 class ScheduleBench:
     """The schedules of a desk; moves the clock."""
 
-    desk: Desk
+    control: ControlClient
 
     @property
-    def house(self) -> House:
-        return self.desk.house
+    def harness(self) -> Harness:
+        return self.control.harness
 
     async def make(self, text: str | None = "echo done", **members: Json) -> str:
         given: dict[str, Json] = {
@@ -67,33 +67,33 @@ class ScheduleBench:
             "everyS": 60,
             "graceS": 30,
         }
-        answer: Any = await self.desk.do("create_schedule", None, **{**given, **members})
+        answer: Any = await self.control.do("create_schedule", None, **{**given, **members})
         schedule = str(answer["schedule"]["scheduleId"])
-        self.house.remember(schedule)
+        self.harness.remember(schedule)
         return schedule
 
     async def show(self, schedule: str) -> Any:  # noqa: ANN401  JSON
-        return await self.desk.do("get_schedule", scheduleId=schedule)
+        return await self.control.do("get_schedule", scheduleId=schedule)
 
     async def visit(self, schedule: str, ahead_ms: int = 0) -> None:
         """Moves the clock and handles the schedule's due row, as the due loop does."""
-        self.house.clock.ahead_ms += ahead_ms
+        self.harness.clock.ahead_ms += ahead_ms
         member = f"schedule:{schedule}"
-        token = (await self.house.due(schedule)).get(member)
+        token = (await self.harness.due(schedule)).get(member)
         if token is None:
             return
-        row, now_ms = DueRow(member, token), self.house.clock.now_ms()
-        runner = self.house.parts.schedules.runner
+        row, now_ms = DueRow(member, token), self.harness.clock.now_ms()
+        runner = self.harness.parts.schedules.runner
         await runner.on_due(shard_of(schedule), row, now_ms, _keep)
 
     async def pass_tick(self, schedule: str, late_ms: int = 1) -> None:
         """Moves the clock to the next tick plus ``late_ms`` and handles it."""
         shown = await self.show(schedule)
-        ahead_ms = parse_ms(shown["nextAt"]) + late_ms - self.house.clock.now_ms()
+        ahead_ms = parse_ms(shown["nextAt"]) + late_ms - self.harness.clock.now_ms()
         await self.visit(schedule, ahead_ms)
 
     async def count_tasks(self, schedule: str) -> int:
-        entries = await self.house.entries(schedule)
+        entries = await self.harness.entries(schedule)
         facts = [decode_event(one.data, one.frame, one.facade).fact for one in entries]
         return sum(isinstance(fact.payload, TaskCreated) for fact in facts)
 
@@ -109,8 +109,8 @@ class ScheduleBench:
 
 
 @pytest.fixture
-def bench(desk: Desk) -> ScheduleBench:
-    return ScheduleBench(desk)
+def bench(control: ControlClient) -> ScheduleBench:
+    return ScheduleBench(control)
 
 
 @pytest.mark.requirement("AP-7", "OBJ-7")
@@ -120,11 +120,11 @@ async def test_tick_becomes_a_task_like_any_other(bench: ScheduleBench) -> None:
     shown = await bench.await_ended(schedule, 1)
     [run] = shown["recent"]
     assert (run["number"], run["cause"], shown["runs"]) == (1, "due", 1)
-    record = await bench.desk.until(run["taskId"], Status.COMPLETED)
+    record = await bench.control.until(run["taskId"], Status.COMPLETED)
     assert record.session_id == schedule
-    listed: Any = await bench.desk.do("list_tasks", agent="echo")
+    listed: Any = await bench.control.do("list_tasks", agent="echo")
     assert run["taskId"] in [one["taskId"] for one in listed["tasks"]]
-    [message] = bench.house.peer.messages
+    [message] = bench.harness.peer.messages
     assert message["parts"] == [{"text": "echo done"}]
 
 
@@ -136,11 +136,11 @@ async def test_hundred_ticks_with_nothing_to_do_make_no_task(bench: ScheduleBenc
     shown = await bench.show(schedule)
     assert (shown["missedTicks"], shown["runs"], shown.get("recent")) == (100, 0, [])
     assert await bench.count_tasks(schedule) == 0
-    assert bench.house.peer.messages == []
-    history: Any = await bench.desk.do("get_schedule_history", scheduleId=schedule, limit=200)
+    assert bench.harness.peer.messages == []
+    history: Any = await bench.control.do("get_schedule_history", scheduleId=schedule, limit=200)
     token, paged = "", list[Any]()
     while not paged or token:
-        page: Any = await bench.desk.do(
+        page: Any = await bench.control.do(
             "get_schedule_history", scheduleId=schedule, pageSize=30, pageToken=token
         )
         paged += page["steps"]
@@ -168,12 +168,12 @@ async def test_tick_that_became_late_while_its_row_was_handled_counts_as_late(
 ) -> None:
     schedule = await bench.make(missed="skip")
     shown = await bench.show(schedule)
-    bench.house.clock.ahead_ms += parse_ms(shown["nextAt"]) + 1 - bench.house.clock.now_ms()
-    member, came_ms = f"schedule:{schedule}", bench.house.clock.now_ms()
-    row = DueRow(member, (await bench.house.due(schedule))[member])
+    bench.harness.clock.ahead_ms += parse_ms(shown["nextAt"]) + 1 - bench.harness.clock.now_ms()
+    member, came_ms = f"schedule:{schedule}", bench.harness.clock.now_ms()
+    row = DueRow(member, (await bench.harness.due(schedule))[member])
     # the process stops between the claim and the decision
-    bench.house.clock.ahead_ms += 31_000
-    await bench.house.parts.schedules.runner.on_due(shard_of(schedule), row, came_ms, _keep)
+    bench.harness.clock.ahead_ms += 31_000
+    await bench.harness.parts.schedules.runner.on_due(shard_of(schedule), row, came_ms, _keep)
     shown = await bench.show(schedule)
     assert (shown["runs"], shown["missedTicks"]) == (0, 1)
     assert await bench.count_tasks(schedule) == 0
@@ -195,13 +195,13 @@ async def test_missed_runs_start_one_after_the_other(bench: ScheduleBench) -> No
 async def test_overlap_policy_of_a_tick_during_a_run(
     bench: ScheduleBench, overlap: str, begun: int, skipped: int
 ) -> None:
-    bench.house.peer.hold()
+    bench.harness.peer.hold()
     schedule = await bench.make(overlap=overlap)
     await bench.pass_tick(schedule)
     await bench.pass_tick(schedule)
     shown = await bench.show(schedule)
     assert (len(shown["recent"]), shown["skippedTicks"]) == (begun, skipped)
-    bench.house.peer.release_all()
+    bench.harness.peer.release_all()
     if overlap == "wait":
         await bench.await_ended(schedule, 1)
         await bench.visit(schedule)
@@ -213,7 +213,7 @@ async def test_run_replaces_the_one_before(bench: ScheduleBench) -> None:
     await bench.pass_tick(schedule)
     [first] = (await bench.show(schedule))["recent"]
     await bench.pass_tick(schedule)
-    await bench.desk.until(first["taskId"], Status.CANCELLED)
+    await bench.control.until(first["taskId"], Status.CANCELLED)
     assert await bench.count_tasks(schedule) == 2
 
 
@@ -223,7 +223,7 @@ async def test_run_of_a_schedule_can_be_routed_by_the_gateway(bench: ScheduleBen
     await bench.pass_tick(schedule)
     await bench.await_ended(schedule, 1)
     [run] = (await bench.show(schedule))["recent"]
-    record = await bench.desk.record(run["taskId"])
+    record = await bench.control.record(run["taskId"])
     assert (record.kind, record.peer in {"echo", "other"}) == (ROUTER, True)
 
 
@@ -235,12 +235,12 @@ async def test_run_that_may_not_replace_another_fails_and_later_ticks_continue(
     schedule = await bench.make("ask which one", overlap="replace")
     await bench.pass_tick(schedule)
     first = (await bench.show(schedule))["recent"][0]["taskId"]
-    await bench.desk.until(first, Status.WAITING_INPUT)
+    await bench.control.until(first, Status.WAITING_INPUT)
     if by == "rule":
-        bench.house.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
+        bench.harness.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
     else:
         sends = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE})})
-        runner = bench.house.parts.schedules.runner
+        runner = bench.harness.parts.schedules.runner
 
         def find(_name: str, _tenant: str) -> Principal:
             return sends
@@ -250,7 +250,7 @@ async def test_run_that_may_not_replace_another_fails_and_later_ticks_continue(
         await bench.pass_tick(schedule)
     shown = await bench.show(schedule)
     assert [one.get("error", {}).get("code") for one in shown["recent"]] == [code, code, None]
-    assert (await bench.desk.record(first)).status is Status.WAITING_INPUT
+    assert (await bench.control.record(first)).status is Status.WAITING_INPUT
     assert await bench.count_tasks(schedule) == 1
 
 
@@ -270,7 +270,7 @@ async def test_crash_at_a_tick_neither_loses_nor_repeats_it(
     late: bool,  # noqa: FBT001
 ) -> None:
     schedule = await bench.make()
-    runner = bench.house.parts.schedules.runner
+    runner = bench.harness.parts.schedules.runner
     submit = runner.submit
 
     async def die(principal: Principal, command: SubmitTurn, key: str) -> TurnAccepted:
@@ -282,11 +282,11 @@ async def test_crash_at_a_tick_neither_loses_nor_repeats_it(
     with pytest.raises(Killed):
         await bench.pass_tick(schedule)
     object.__setattr__(runner, "submit", submit)
-    await bench.house.restart()
+    await bench.harness.restart()
     if late:
         # The restart comes after the store has dropped the idempotency key.
-        for key in await _list_keys(bench.house, schedule):
-            await bench.house.store.nodes.update(shard_of(schedule), key)
+        for key in await _list_keys(bench.harness, schedule):
+            await bench.harness.store.nodes.update(shard_of(schedule), key)
     await bench.visit(schedule)
     await bench.visit(schedule)
     shown = (
@@ -298,18 +298,18 @@ async def test_crash_at_a_tick_neither_loses_nor_repeats_it(
     assert await bench.count_tasks(schedule) == 1
 
 
-async def _list_keys(house: House, session: str) -> list[bytes]:
+async def _list_keys(harness: Harness, session: str) -> list[bytes]:
     shard = shard_of(session)
-    (names,) = await house.store.nodes.read(shard, pack("KEYS", f"{{{shard.tag}}}:idem:*"))
+    (names,) = await harness.store.nodes.read(shard, pack("KEYS", f"{{{shard.tag}}}:idem:*"))
     return [pack("DEL", name) for name in cast("list[bytes]", names)]
 
 
 async def test_unavailable_store_at_a_tick_only_delays_it(bench: ScheduleBench) -> None:
     schedule = await bench.make()
-    bench.house.log.refuses_writes = True
+    bench.harness.log.refuses_writes = True
     with pytest.raises(StoreUnavailable):
         await bench.pass_tick(schedule)
-    bench.house.log.refuses_writes = False
+    bench.harness.log.refuses_writes = False
     await bench.visit(schedule)
     await bench.await_ended(schedule, 1)
     assert await bench.count_tasks(schedule) == 1
@@ -317,10 +317,10 @@ async def test_unavailable_store_at_a_tick_only_delays_it(bench: ScheduleBench) 
 
 async def test_concurrent_handlers_of_one_row_start_one_run(bench: ScheduleBench) -> None:
     schedule = await bench.make()
-    bench.house.clock.ahead_ms += MINUTE_MS + 1_000
+    bench.harness.clock.ahead_ms += MINUTE_MS + 1_000
     member = f"schedule:{schedule}"
-    row = DueRow(member, (await bench.house.due(schedule))[member])
-    runner, now_ms = bench.house.parts.schedules.runner, bench.house.clock.now_ms()
+    row = DueRow(member, (await bench.harness.due(schedule))[member])
+    runner, now_ms = bench.harness.parts.schedules.runner, bench.harness.clock.now_ms()
     await asyncio.gather(
         *(runner.on_due(shard_of(schedule), row, now_ms, _keep) for _ in range(4)),
         return_exceptions=True,
@@ -335,59 +335,59 @@ async def test_concurrent_handlers_of_one_row_start_one_run(bench: ScheduleBench
 
 async def test_pause_resume_run_and_delete(bench: ScheduleBench) -> None:
     schedule = await bench.make()
-    paused: Any = await bench.desk.do("pause_schedule", scheduleId=schedule)
+    paused: Any = await bench.control.do("pause_schedule", scheduleId=schedule)
     assert paused["schedule"]["status"] == "paused"
-    assert f"schedule:{schedule}" not in await bench.house.due(schedule)
+    assert f"schedule:{schedule}" not in await bench.harness.due(schedule)
     with pytest.raises(UnsupportedOperation):
-        await bench.desk.do("pause_schedule", scheduleId=schedule)
-    await bench.desk.do("run_schedule", scheduleId=schedule)
+        await bench.control.do("pause_schedule", scheduleId=schedule)
+    await bench.control.do("run_schedule", scheduleId=schedule)
     await bench.visit(schedule)
     shown = await bench.await_ended(schedule, 1)
     assert [one["cause"] for one in shown["recent"]] == ["requested"]
-    bench.house.clock.ahead_ms += 10 * MINUTE_MS
-    resumed: Any = await bench.desk.do("resume_schedule", scheduleId=schedule)
+    bench.harness.clock.ahead_ms += 10 * MINUTE_MS
+    resumed: Any = await bench.control.do("resume_schedule", scheduleId=schedule)
     assert resumed["schedule"]["missedTicks"] == 0
     await bench.pass_tick(schedule)
     assert await bench.count_tasks(schedule) == 2
-    listed: Any = await bench.desk.do("list_schedules")
+    listed: Any = await bench.control.do("list_schedules")
     assert [one["scheduleId"] for one in listed["schedules"]] == [schedule]
-    await bench.desk.do("delete_schedule", scheduleId=schedule)
-    listed = await bench.desk.do("list_schedules")
+    await bench.control.do("delete_schedule", scheduleId=schedule)
+    listed = await bench.control.do("list_schedules")
     assert listed["schedules"] == []
-    assert f"schedule:{schedule}" not in await bench.house.due(schedule)
-    assert schedule not in await bench.house.store.log.read_open(schedule)
+    assert f"schedule:{schedule}" not in await bench.harness.due(schedule)
+    assert schedule not in await bench.harness.store.log.read_open(schedule)
     with pytest.raises(UnsupportedOperation):
-        await bench.desk.do("run_schedule", scheduleId=schedule)
+        await bench.control.do("run_schedule", scheduleId=schedule)
 
 
 async def test_same_key_is_executed_once(bench: ScheduleBench) -> None:
     given: dict[str, Json] = {"title": "t", "agent": "echo", "text": "echo done", "everyS": 60}
-    first: Any = await bench.desk.do("create_schedule", "k", **given)
-    again: Any = await bench.desk.do("create_schedule", "k", **given)
+    first: Any = await bench.control.do("create_schedule", "k", **given)
+    again: Any = await bench.control.do("create_schedule", "k", **given)
     assert again["repeated"] is True
     schedule = first["schedule"]["scheduleId"]
     assert again["schedule"]["scheduleId"] == schedule
     with pytest.raises(IdempotencyConflict):
-        await bench.desk.do("create_schedule", "k", **{**given, "text": "another"})
+        await bench.control.do("create_schedule", "k", **{**given, "text": "another"})
     for _ in range(2):
-        await bench.desk.do("run_schedule", "r", scheduleId=schedule)
+        await bench.control.do("run_schedule", "r", scheduleId=schedule)
     await bench.visit(schedule)
     await bench.await_ended(schedule, 1)
     assert await bench.count_tasks(schedule) == 1
     for method in ("pause_schedule", "resume_schedule", "delete_schedule"):
-        one: Any = await bench.desk.do(method, f"k-{method}", scheduleId=schedule)
-        stored = len(await bench.house.entries(schedule))
-        two: Any = await bench.desk.do(method, f"k-{method}", scheduleId=schedule)
+        one: Any = await bench.control.do(method, f"k-{method}", scheduleId=schedule)
+        stored = len(await bench.harness.entries(schedule))
+        two: Any = await bench.control.do(method, f"k-{method}", scheduleId=schedule)
         assert (one["repeated"], two["repeated"]) == (False, True), method
-        assert len(await bench.house.entries(schedule)) == stored, method
+        assert len(await bench.harness.entries(schedule)) == stored, method
 
 
 async def test_schedule_of_another_owner_is_not_found(bench: ScheduleBench) -> None:
     schedule = await bench.make()
     for method in ("get_schedule", "pause_schedule", "delete_schedule", "get_schedule_history"):
         with pytest.raises(NotFound):
-            await bench.desk.do(method, None, BOB, scheduleId=schedule)
-    listed: Any = await bench.desk.do("list_schedules", None, BOB)
+            await bench.control.do(method, None, BOB, scheduleId=schedule)
+    listed: Any = await bench.control.do("list_schedules", None, BOB)
     assert listed["schedules"] == []
 
 
@@ -420,20 +420,20 @@ async def test_schedules_per_caller_are_limited_and_a_deleted_one_frees_its_plac
     with pytest.raises(UnsupportedOperation, match="at most 2 schedules") as refused:
         await bench.make()
     assert refused.value.details["limit"] == 2
-    assert (await bench.desk.do("list_schedules", None, BOB))["schedules"] == []
-    await bench.desk.do(
+    assert (await bench.control.do("list_schedules", None, BOB))["schedules"] == []
+    await bench.control.do(
         "create_schedule", None, BOB, title="his own", agent="echo", text="hi", everyS=60
     )
-    await bench.desk.do("delete_schedule", None, scheduleId=first)
-    await run_relay(bench.desk)
+    await bench.control.do("delete_schedule", None, scheduleId=first)
+    await run_relay(bench.control)
     await bench.make()
-    listed: Any = await bench.desk.do("list_schedules", None)
+    listed: Any = await bench.control.do("list_schedules", None)
     assert len(listed["schedules"]) == 2
 
 
 async def test_schedule_of_a_removed_owner_has_no_runs(bench: ScheduleBench) -> None:
     schedule = await bench.make()
-    runner = bench.house.parts.schedules.runner
+    runner = bench.harness.parts.schedules.runner
     object.__setattr__(runner, "find_principal", _find_no_principal)
     await bench.pass_tick(schedule)
     [run] = (await bench.show(schedule))["recent"]
@@ -445,7 +445,7 @@ async def test_follower_of_the_session_gets_every_step(bench: ScheduleBench) -> 
     schedule = await bench.make()
     await bench.pass_tick(schedule)
     await bench.await_ended(schedule, 1)
-    page = await bench.house.store.log.read_page(StreamRef(StreamKind.SESSION, schedule), 0)
+    page = await bench.harness.store.log.read_page(StreamRef(StreamKind.SESSION, schedule), 0)
     payloads = [decode_event(one.data, one.frame, one.facade).fact.payload for one in page]
     steps = [
         one.schedule.step for one in payloads if isinstance(one, SessionUpdated) and one.schedule
@@ -459,7 +459,7 @@ async def test_store_with_schedules_passes_verification(bench: ScheduleBench) ->
     for schedule in (kept, gone):
         await bench.pass_tick(schedule)
         await bench.await_ended(schedule, 1)
-    await bench.desk.do("delete_schedule", scheduleId=gone)
-    report = await verify_store(bench.house.store, rebuild=True)
+    await bench.control.do("delete_schedule", scheduleId=gone)
+    report = await verify_store(bench.harness.store, rebuild=True)
     assert report.lines == []
-    assert kept in await bench.house.store.log.read_open(kept)
+    assert kept in await bench.harness.store.log.read_open(kept)

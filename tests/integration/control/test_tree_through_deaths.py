@@ -19,8 +19,8 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.core.ports.due import DueRow
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.json import Json, JsonObject
-from tests.support.desk import Desk, task_id_of
-from tests.support.house import House
+from tests.support.control_client import ControlClient, task_id_of
+from tests.support.harness import Harness
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -37,23 +37,23 @@ _TWICE: Final = frozenset({"retry", "send", "cancel", "prepare"})
 class CrashPoint:
     """Stops all writes of a house at the ``left``-th append, before it or (``stored``) after it."""
 
-    house: House
+    harness: Harness
     left: int
     stored: bool
     is_dead: bool = False
     count: int = 0
 
     def arm(self) -> None:
-        self.house.log.before_append, self.house.log.after_append = self._before, self._after
+        self.harness.log.before_append, self.harness.log.after_append = self._before, self._after
 
     async def _before(self, _batch: Batch) -> None:
         self.count += 1
         self.is_dead = self.is_dead or (self.count == self.left and not self.stored)
-        self.house.log.refuses_writes = self.is_dead
+        self.harness.log.refuses_writes = self.is_dead
 
     async def _after(self, _batch: Batch) -> None:
         if self.count >= self.left and self.stored and not self.is_dead:
-            self.is_dead = self.house.log.refuses_writes = True
+            self.is_dead = self.harness.log.refuses_writes = True
             raise StoreUnavailable("the process is gone", "unknown")
 
     async def run_until_crash(self, work: Coroutine[object, None, T]) -> T | None:
@@ -70,17 +70,17 @@ class CrashPoint:
 
     async def revive(self) -> None:
         """Starts another process over the stored state."""
-        log = self.house.log
+        log = self.harness.log
         log.before_append = log.after_append = None
         log.refuses_writes = self.is_dead = False
-        await self.house.restart()
+        await self.harness.restart()
 
 
 @dataclass
 class Tree:
     """A parent with two parts, of which the second waits for the first; both fail once."""
 
-    desk: Desk
+    control: ControlClient
     deaths: CrashPoint
     name: str
     tasks: list[str] = field(default_factory=list[str])
@@ -90,7 +90,7 @@ class Tree:
     async def execute(self, method: str, key: str, **params: Json) -> JsonObject:
         """Sends a command and repeats it with its key until one process has executed it."""
         while True:
-            work = self.desk.do(method, f"{self.name} {key}", **params)
+            work = self.control.do(method, f"{self.name} {key}", **params)
             answer = await self.deaths.run_until_crash(work)
             if answer is not None:
                 return answer
@@ -108,7 +108,7 @@ class Tree:
     async def look(self) -> None:
         """Attempts and edges seen before are still stored, in order and before new ones."""
         for task_id in self.tasks:
-            record = await self.desk.record(task_id)
+            record = await self.control.record(task_id)
             runs, known = [one.run_id for one in record.attempts], self.attempts.get(task_id, [])
             assert runs[: len(known)] == known, "attempts are kept, in their order"
             assert [one.ordinal for one in record.attempts] == list(range(1, len(runs) + 1))
@@ -120,22 +120,22 @@ class Tree:
 
     async def run_duties(self) -> bool:
         """Does what the gateway's duties do: adopts runs without a driver and handles due rows."""
-        house = self.desk.house
+        harness = self.control.harness
         for task_id in self.tasks:
-            record = await self.desk.record(task_id)
+            record = await self.control.record(task_id)
             if record.run is not None:
-                await house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
-            rows = await house.due(task_id)
+                await harness.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+            rows = await harness.due(task_id)
             for kind in sorted(_TWICE & {row.partition(":")[0] for row in rows}):
                 if f"{kind}:{task_id}" in rows and record.status is not Status.RUNNING:
-                    await house.come_due(kind, task_id, after_ms=_RETRY_MS)
+                    await harness.run_due(kind, task_id, after_ms=_RETRY_MS)
             for member in rows:
                 if member.startswith(("unblock:", "edge:")):
                     await self._finish(DueRow(member, rows[member]))
         return True
 
     async def _finish(self, row: DueRow) -> None:
-        linking = self.desk.house.parts.tasks.linking
+        linking = self.control.harness.parts.tasks.linking
 
         async def drop(_shard: object, _row: object) -> bool:
             return False
@@ -146,7 +146,9 @@ class Tree:
         async def look() -> bool:
             if await self.deaths.run_until_crash(self.run_duties()) is None:
                 await self.revive()
-            return (await self.desk.record(task_id)).status in statuses and not self.deaths.is_dead
+            return (
+                await self.control.record(task_id)
+            ).status in statuses and not self.deaths.is_dead
 
         await wait_until(look, 30, f"the task is {' or '.join(statuses)}")
         await self.look()
@@ -154,7 +156,7 @@ class Tree:
 
 async def play(tree: Tree) -> None:
     top = await tree.create("top", objective="both")
-    session = (await tree.desk.record(top)).session_id
+    session = (await tree.control.record(top)).session_id
     below: dict[str, Json] = {"parentTaskId": top, "sessionId": session}
     first = await tree.create("first", objective=f"shaky {tree.name} one", **below)
     second = await tree.create("second", objective=f"shaky {tree.name} two", **below)
@@ -163,7 +165,7 @@ async def play(tree: Tree) -> None:
         await tree.until(part, Status.ACCEPTED)
         await tree.execute("start_task", f"start {number}", taskId=part)
         await tree.until(part, *ENDED)
-    records = [await tree.desk.record(part) for part in (first, second)]
+    records = [await tree.control.record(part) for part in (first, second)]
     assert [record.status for record in records] == [Status.COMPLETED] * 2
     for record in records:
         assert len(record.attempts) >= 2
@@ -178,9 +180,11 @@ async def play(tree: Tree) -> None:
 
 @pytest.mark.requirement("VAL-6", "GR-12")
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
-async def test_retried_tree_survives_a_crash_at_every_append(desk: Desk, *, stored: bool) -> None:
-    house = desk.house
-    house.policy = RetryPolicy(attempts=3, backoff_ms=1_000, backoff_max_ms=1_000)
+async def test_retried_tree_survives_a_crash_at_every_append(
+    control: ControlClient, *, stored: bool
+) -> None:
+    harness = control.harness
+    harness.policy = RetryPolicy(attempts=3, backoff_ms=1_000, backoff_max_ms=1_000)
     failed: set[str] = set()
 
     async def shake(turn: Turn) -> None:
@@ -192,12 +196,12 @@ async def test_retried_tree_survives_a_crash_at_every_append(desk: Desk, *, stor
         await turn.artifact("done")
         await turn.status("COMPLETED")
 
-    house.peer.on("shaky", shake)
+    harness.peer.on("shaky", shake)
     died = 0
     for point in range(1 + stored, APPENDS + 1, 2):
-        deaths = CrashPoint(house, point, stored)
+        deaths = CrashPoint(harness, point, stored)
         deaths.arm()
-        await play(Tree(desk, deaths, f"{point} {stored}"))
+        await play(Tree(control, deaths, f"{point} {stored}"))
         died += deaths.count >= point
         await deaths.revive()
     assert died > APPENDS // 4, "too few crashes"

@@ -108,7 +108,7 @@ async def await_forwarded(at: Instance, view: JsonObject, count: int = 1) -> lis
     return found
 
 
-def come_due(rig: Rig, view: JsonObject, row: str) -> None:
+def run_due(rig: Rig, view: JsonObject, row: str) -> None:
     """Makes a row of an approval due now."""
     shard = str(view["actionId"]).partition("_")[2][:2]
     command(rig.url, "ZADD", f"{{{shard}}}:due", "XX", "1", f"{row}")
@@ -195,7 +195,7 @@ async def test_active_person_is_pushed_to_only_without_an_answer(
             ("webpush", "suppressed"),
         ]
         assert await push.read_seen() == []
-        come_due(rig, view, f"notify:{view['actionId']}:2")
+        run_due(rig, view, f"notify:{view['actionId']}:2")
         at.gateway.duties.due.look_again()
         *_, second = await await_forwarded(at, view, 3)
         assert (second["outcome"], second["attempt"], second["deviceId"]) == (
@@ -223,7 +223,7 @@ async def test_a_seen_approval_is_not_pushed_again(rig: Rig, push: PushService) 
         assert (seen.status_code, seen.json()["seenBy"]) == (200, ["ada"]), seen.text
     await push.answer(201)
     before = len(await push.read_seen())
-    come_due(rig, view, f"notify:{view['actionId']}:2")
+    run_due(rig, view, f"notify:{view['actionId']}:2")
     at.gateway.duties.due.look_again()
     forwarded = await await_forwarded(at, view, 3)
     assert [(one["outcome"], one.get("reason")) for one in forwarded] == [
@@ -271,7 +271,7 @@ async def test_a_push_due_in_further_quiet_hours_waits_again(rig: Rig, push: Pus
     shard = str(view["actionId"]).partition("_")[2][:2]
     for ended, owed in (("q", "q1"), ("q1", "q2")):
         name = f"notify:{view['actionId']}:"
-        come_due(rig, view, name + ended)
+        run_due(rig, view, name + ended)
         at.gateway.duties.due.look_again()
         forwarded = await await_forwarded(at, view, 2 if ended == "q" else 3)
         assert (forwarded[-1]["outcome"], forwarded[-1]["attempt"]) == ("suppressed", 4)
@@ -338,7 +338,7 @@ async def test_a_failing_push_service_is_retried(rig: Rig, push: PushService) ->
     (forwarded,) = await await_forwarded(at, view)
     assert (forwarded["outcome"], forwarded["reason"]) == ("failed", "http_503")
     await push.answer(201)
-    come_due(rig, view, f"notify:{view['actionId']}:2")
+    run_due(rig, view, f"notify:{view['actionId']}:2")
     at.gateway.duties.due.look_again()
     both = await await_forwarded(at, view, 2)
     assert [one["outcome"] for one in both] == ["failed", "sent"]
@@ -361,7 +361,7 @@ async def test_a_push_endpoint_in_the_private_network_is_refused(
 async def test_an_approval_open_for_long_raises_a_warning(rig: Rig) -> None:
     at = await start(rig)
     view = await ask(at)
-    come_due(rig, view, f"stalled:{view['actionId']}")
+    run_due(rig, view, f"stalled:{view['actionId']}")
     at.gateway.duties.due.look_again()
 
     async def is_warned() -> bool:

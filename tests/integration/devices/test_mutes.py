@@ -17,10 +17,10 @@ from tests.integration.devices.asking import ask, bearer, list_pending, make_ans
 from tests.integration.devices.test_forwarding import (
     PushService,
     await_forwarded,
-    come_due,
     make_quiet,
     push,
     read_forwarded,
+    run_due,
     start,
     subscribe,
 )
@@ -85,7 +85,7 @@ async def test_pushes_for_a_muted_agent_wait_for_its_end_except_at_high_risk(
     ended = await at.http.delete("/v1/mutes/echo", headers=bearer("ada"))
     assert (ended.status_code, ended.json()) == (200, {"peer": "echo", "until": None})
     assert await list_mutes(at) == []
-    come_due(rig, view, row)
+    run_due(rig, view, row)
     at.gateway.duties.due.look_again()
     *_, last = await await_forwarded(at, view, 2)
     assert (last["outcome"], last["attempt"]) == ("sent", 4)

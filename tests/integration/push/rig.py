@@ -178,7 +178,7 @@ class Rig:
         assert self.settings.redis_url is not None
         return self.settings.redis_url.get_secret_value()
 
-    def come_due(self) -> None:
+    def run_due(self) -> None:
         """Makes all target rows due, as if the claims of a stopped gateway had expired."""
         url = self.engine_url
         for shard in ALL_SHARDS:

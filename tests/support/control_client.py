@@ -1,4 +1,4 @@
-"""The control plane over a house: its calls by the names that ``/v1`` and channels have for them."""
+"""The control plane over a harness: its calls by the names that ``/v1`` and channels use."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from passerelle.core.wire.codec import from_wire
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.rpc.table import CALLS, call
 from passerelle.runtime.common.calls import Caller
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.waiting import wait_until
 
 _WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """Where Ada steers her tasks."""
+class ControlClient:
+    """Control plane calls of the principal Ada."""
 
-    house: House
+    harness: Harness
 
     async def do(
         self, method: str, idem: str | None = None, who: Principal = ADA, /, **params: Json
     ) -> JsonObject:
-        """One call, and its answer as it stands on the wire, which has the form that is documented for it.
+        """Executes one call and returns its answer in wire form, checked against the documented schema.
 
-        Sessions that it names are proved afterwards.
+        Sessions that it names are verified after the test.
         """
-        answer = await call(self.house.service, Caller(who, "http", idem), method, params)
+        answer = await call(self.harness.service, Caller(who, "http", idem), method, params)
         form = CALLS[method].result or CALLS[method].model
         if form is not None:
             from_wire(form, answer)
         for member in (answer, answer.get("task"), answer.get("session")):
             if isinstance(member, dict) and isinstance(member.get("sessionId"), str):
-                self.house.remember(str(member["sessionId"]))
+                self.harness.remember(str(member["sessionId"]))
         return answer
 
     async def create(self, objective: str = "report the sales", **params: Json) -> str:
@@ -48,26 +48,26 @@ class Desk:
         return task_id_of(await self.do("create_task", **given))
 
     async def start(self, objective: str = "report the sales", **params: Json) -> str:
-        """A task that its agent has been sent."""
+        """A task that was sent to its agent."""
         task_id = await self.create(objective, **params)
         await self.do("start_task", f"start {task_id}", taskId=task_id)
         return task_id
 
     def hold_card(self) -> None:
-        """The card of ``echo`` is served once ``card_open`` is set, or the test is over."""
-        opened = self.house.peer.card_open
+        """Delays the card of ``echo`` until ``card_open`` is set, or the test ends."""
+        opened = self.harness.peer.card_open
         opened.clear()
-        self.house.stack.callback(opened.set)
+        self.harness.stack.callback(opened.set)
 
     async def record(self, task_id: str) -> TaskRecord:
         """The stored record."""
         ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.house.parts.writes.load([ref]))[ref].record
+        record = (await self.harness.parts.writes.load([ref]))[ref].record
         assert isinstance(record, TaskRecord)
         return record
 
     async def until(self, task_id: str, status: Status) -> TaskRecord:
-        """The record once it has a status."""
+        """The record, once it has the status."""
 
         async def look() -> TaskRecord | None:
             record = await self.record(task_id)
@@ -80,7 +80,7 @@ class Desk:
     async def events(self, task_id: str) -> list[Event]:
         """The stored events of a task, in order."""
         record = await self.record(task_id)
-        entries = await self.house.entries(record.session_id)
+        entries = await self.harness.entries(record.session_id)
         events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
         return [event for event in events if event.fact.scope.task_id == task_id]
 
@@ -90,5 +90,5 @@ class Desk:
 
 
 def task_id_of(answer: JsonObject) -> str:
-    """The task that a command has changed."""
+    """The id of the task that a command changed."""
     return str(cast("JsonObject", answer["task"])["taskId"])

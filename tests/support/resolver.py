@@ -1,4 +1,4 @@
-"""What names lead to, in tests that must not ask anybody."""
+"""Name resolution for tests that must not query a name server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import socket
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 
-class Inside(AbstractResolver):
-    """Names that lead to this machine."""
+class LoopbackResolver(AbstractResolver):
+    """Resolves every name to this machine."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
