@@ -63,7 +63,7 @@ def test_what_could_be_an_id_or_an_address_is_never_shown(secret: str) -> None:
 
 
 @pytest.mark.requirement("LT-10", "LT-13")
-def test_known_ids_become_ours_and_what_the_caller_sent_may_come_back() -> None:
+def test_known_ids_become_facade_ids_and_ids_that_the_caller_sent_are_kept() -> None:
     text = "Task remote-task in c1 has had m-17"
     cleaned = clean_text(text, IDS, SENTENCE, own=["m-17"])
     assert cleaned.text == "Task task_ours in ctx_ours has had m-17"

@@ -266,7 +266,7 @@ def _options(*kinds: OptionKind) -> tuple[Option, ...]:
         (_options("reject_once", "cancel"), PeerAnswer(True, "reject_once"), None),
     ],
 )
-def test_the_peer_hears_what_was_decided_and_no_more(
+def test_an_answer_chooses_the_narrowest_option_that_matches_it(
     options: tuple[Option, ...], answer: PeerAnswer, chosen: str | None
 ) -> None:
     option = choose_option(options, answer)
@@ -361,7 +361,7 @@ def test_an_escaped_text_is_safe_and_stays_so(text: str) -> None:
     shown.encode()
 
 
-def test_a_cut_says_how_much_is_missing() -> None:
+def test_cut_text_states_how_many_characters_are_missing() -> None:
     assert escape_text("abcdef", 4) == "abcd [2 more characters]"
 
 

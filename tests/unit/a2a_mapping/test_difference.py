@@ -112,7 +112,7 @@ def test_the_status_comes_after_the_artifacts() -> None:
     ]
 
 
-def test_what_was_said_meanwhile_is_told_before_the_status() -> None:
+def test_messages_that_were_missed_come_before_the_status() -> None:
     said: JsonObject = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "half"}]}
     mine: JsonObject = {"messageId": "u", "role": "ROLE_USER", "parts": [{"text": "go"}]}
     known = _task("TASK_STATE_WORKING", [], [mine])

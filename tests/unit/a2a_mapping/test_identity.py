@@ -185,7 +185,7 @@ def test_base64_content_and_numbers_are_not_touched() -> None:
     assert relabel(event, "TaskArtifactUpdateEvent", IDS)["artifact"] == artifact
 
 
-def test_a_short_id_is_replaced_only_where_ids_stand() -> None:
+def test_a_short_id_is_replaced_only_in_members_that_hold_ids() -> None:
     ids = make_relabel("task_here", "ctx_here", {"7": "task_here", "a": "ctx_here"})
     task: JsonObject = {
         "id": "7",
@@ -239,7 +239,7 @@ def test_a_message_reaches_the_peer_unchanged_but_for_ids() -> None:
     }
 
 
-def test_no_id_of_ours_reaches_a_peer_that_has_none_yet() -> None:
+def test_the_first_message_to_an_agent_has_no_facade_ids() -> None:
     message: JsonObject = {"messageId": "m", "contextId": "ctx", "referenceTaskIds": ["task"]}
     assert address_send({"message": message}, RemoteAddress()) == {"message": {"messageId": "m"}}
 

@@ -94,7 +94,7 @@ _messages = st.builds(_write, _ids, _parts)
 
 
 @given(st.lists(_messages, max_size=12), st.lists(_messages, max_size=12))
-def test_a_long_history_finds_what_a_look_at_all_of_it_finds(
+def test_a_long_history_finds_the_same_messages_as_a_full_scan(
     first: list[JsonObject], others: list[JsonObject]
 ) -> None:
     long, plain = LongHistory(first), list(first)
@@ -178,7 +178,7 @@ def test_what_is_known_of_messages_that_are_left_out_has_a_bound(
 
 
 @given(st.lists(st.integers(0, 3_000_000), max_size=20), st.integers(0, 20))
-def test_what_is_left_out_does_not_depend_on_what_callers_said(
+def test_messages_of_callers_do_not_change_which_replies_are_left_out(
     sizes: list[int], place: int
 ) -> None:
     told = [reply(f"r-{number}", "x" * size) for number, size in enumerate(sizes)]

@@ -31,7 +31,7 @@ def say(*parts: JsonObject) -> JsonObject:
         ({"statusUpdate": {}}, ""),
     ],
 )
-def test_preview_is_the_beginning_of_what_is_there(frame: JsonObject, preview: str) -> None:
+def test_preview_is_the_beginning_of_the_content(frame: JsonObject, preview: str) -> None:
     assert preview_frame(frame) == preview
 
 

@@ -112,7 +112,7 @@ def test_any_other_name_is_no_method(name: str) -> None:
         read_method(name)
 
 
-def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
+def test_the_error_for_a_mistyped_method_suggests_the_right_name() -> None:
     with pytest.raises(UnknownMethod, match=r"'sendMessage'; did you mean SendMessage\?$"):
         read_method("sendMessage")
 

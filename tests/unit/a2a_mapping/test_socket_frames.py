@@ -74,7 +74,7 @@ def test_no_text_makes_the_reader_raise(text: str) -> None:
     assert isinstance(read_frame(text), CallFrame)
 
 
-def test_an_item_has_its_cursor_beside_it_only_for_who_means_to_come_back() -> None:
+def test_an_item_has_a_cursor_only_for_callers_that_can_resume() -> None:
     assert write_item(EVENT, "c.1.d", {}, is_first=True) == EVENT.decode()
     active = {"a2a-extensions": RESUME, "a2a-stream-resumed": "gap"}
     first: JsonObject = orjson.loads(write_item(EVENT, "c.1.d", active, is_first=True))

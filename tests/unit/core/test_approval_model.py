@@ -170,7 +170,7 @@ class ApprovalLife(RuleBasedStateMachine):
 
 
 @pytest.mark.requirement("I6", "I7", "CMD-14", "CHN-8")
-def test_any_life_of_a_question_is_what_a_short_reference_says() -> None:
+def test_every_sequence_of_commands_matches_a_short_reference_model() -> None:
     run_state_machine_as_test(ApprovalLife)
 
 
@@ -213,7 +213,7 @@ def test_any_suffix_of_a_stream_folds_without_error() -> None:
         assert record is None
 
 
-def test_two_who_decide_on_the_same_record_cannot_both_fold() -> None:
+def test_of_two_decisions_on_the_same_record_only_one_is_folded() -> None:
     stream = Stream()
     record = stream.open()
     left = decide(record, make_answer(record, "allow"), NOW_MS)

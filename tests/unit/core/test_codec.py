@@ -55,7 +55,7 @@ def test_free_json_passes_untouched_with_its_nulls_and_its_order(content: JsonOb
     assert orjson.dumps(back) == orjson.dumps(content)
 
 
-def test_members_stand_in_the_order_of_the_class_in_camel_case() -> None:
+def test_members_are_written_in_class_order_and_camel_case() -> None:
     tree = Tree("t", None, leaves=(Leaf("l", 4),), by_name={"snake_key": Leaf("m")})
     assert to_bytes(tree) == (
         b'{"treeId":"t","nothingYet":null,"colour":"red","limit":3,'

@@ -89,7 +89,7 @@ def find_write(batch: Batch, ref: EntityRef) -> EntityWrite:
 
 @given(commands=st.lists(COMMANDS, max_size=12), first=st.integers(1, 10**12))
 @pytest.mark.requirement("I4")
-def test_stored_snapshot_is_the_one_that_a_fold_with_real_numbers_gives(
+def test_stored_snapshot_equals_the_fold_of_the_stored_events(
     commands: list[TaskCommand], first: int
 ) -> None:
     decision = begin()

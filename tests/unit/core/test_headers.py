@@ -8,7 +8,7 @@ from passerelle.core.wire.headers import SINGLE, find_repeated, join_fields, rea
 
 
 @pytest.mark.parametrize("name", sorted(SINGLE))
-def test_field_with_one_value_is_found_where_it_stands_twice(name: str) -> None:
+def test_repeated_header_that_allows_one_value_is_found(name: str) -> None:
     assert find_repeated([name, "accept"]) is None
     assert find_repeated([name, "accept", name]) == name
     assert find_repeated([name.encode(), b"accept", name.encode()]) == name

@@ -72,7 +72,7 @@ def test_cancelled_job_leaves_what_has_ended() -> None:
     assert after.states == "cfxxx"
 
 
-def test_job_keeps_the_task_above_it_and_says_on_whose_behalf_it_was_stopped() -> None:
+def test_job_keeps_its_parent_and_records_who_stopped_it() -> None:
     assert make().parent is None
     state = make(parent_task_id="task_1")
     assert state.parent == "task_1"
@@ -150,7 +150,7 @@ def test_fact_about_an_item_that_is_none_changes_no_letter(item: int) -> None:
     st.integers(1, 3),
     st.lists(st.tuples(st.sampled_from("sefru"), st.integers(0, 20)), max_size=80),
 )
-def test_every_item_ends_and_is_tried_as_often_as_its_policy_says(
+def test_every_item_ends_within_the_attempts_of_its_policy(
     items: int, attempts: int, course: list[tuple[str, int]]
 ) -> None:
     state = make(items, attempts=attempts)

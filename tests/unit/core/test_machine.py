@@ -88,7 +88,7 @@ def test_replay_goes_on_from_any_snapshot(commands: list[TaskCommand], cut: int)
 
 
 @given(commands=st.lists(COMMANDS, max_size=15), cut=st.integers(0, 40))
-def test_record_that_was_read_is_the_same_to_all_who_read_it(
+def test_decoded_snapshot_does_not_change_when_events_are_folded_on_it(
     commands: list[TaskCommand], cut: int
 ) -> None:
     events = tell_story(commands)
@@ -144,7 +144,7 @@ def test_event_names_every_record_that_it_changes() -> None:
     assert find_targets(attempt) == [THREAD, TASK]
 
 
-def test_questions_are_replayed_beside_the_task_that_asked() -> None:
+def test_questions_are_replayed_with_the_task_that_asked() -> None:
     stream = Stream()
     record = stream.open()
     stream.tell(make_answer(record))

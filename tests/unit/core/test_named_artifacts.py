@@ -43,7 +43,7 @@ def names(earlier: list[TaskRecord], name: str = "boat", *said: str) -> list[str
     return [one.artifact for one in list_candidates(earlier, name, said)]
 
 
-def test_tasks_beside_each_other_are_not_told_apart() -> None:
+def test_artifacts_of_concurrent_tasks_are_all_candidates() -> None:
     assert names([make_task(2), make_task(1)]) == ["art_10", "art_20"]
     assert names([make_task(2)]) == ["art_20"]
     assert names([make_task(2, named=("a", "b")), make_task(1)]) == ["art_10"]
@@ -65,7 +65,7 @@ def test_what_another_one_went_on_from_is_not_meant() -> None:
     assert names([gone, one]) == ["art_10"]
 
 
-def test_a_task_that_is_named_beside_it_decides() -> None:
+def test_a_reference_to_a_task_selects_its_artifact() -> None:
     earlier = [make_task(3), make_task(2), make_task(1)]
     assert names(earlier, "boat", "task_2") == ["art_20"]
     assert names(earlier, "boat", "task_2", "task_3") == ["art_20", "art_30"]

@@ -77,7 +77,7 @@ def list_entries(events: list[EncodedEvent], first: int, chain: str) -> list[Ent
 
 
 @given(events=make_events(), first=st.integers(1, 10**9))
-def test_events_are_read_as_they_were_said(events: list[EncodedEvent], first: int) -> None:
+def test_packed_events_are_unpacked_unchanged(events: list[EncodedEvent], first: int) -> None:
     packed = pack_events(events, SESSION)
     last = first + len(events) - 1
     assert unpack_events(packed, SESSION, last, "0000000a") == list_entries(
@@ -111,7 +111,7 @@ def test_frame_of_one_is_read_as_it_is_among_all(events: list[EncodedEvent], seq
 
 
 @given(events=make_events())
-def test_copies_are_read_as_they_were_said(events: list[EncodedEvent]) -> None:
+def test_packed_copies_are_unpacked_unchanged(events: list[EncodedEvent]) -> None:
     packed = SEPARATOR.join((*NO_HEAD, *map(pack_copy, events)))
     assert unpack_events(packed, "pr_1", len(events), "0000000a") == list_entries(
         events, 1, "0000000a"

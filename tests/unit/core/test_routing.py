@@ -203,7 +203,7 @@ def test_tiers_of_an_agent_are_tags_of_the_operator(tags: tuple[str, ...], tiers
     assert find_tiers(frozenset(tags)) == tiers
 
 
-def test_agent_that_falters_comes_behind_one_that_does_not() -> None:
+def test_failing_agent_is_chosen_last() -> None:
     assert choose(DEFAULT, [replace(CHEAP, falters=True), replace(SLOW, agent="b")]).agent == "b"
     assert choose(DEFAULT, [replace(CHEAP, falters=True)]).agent == "cheap"
 

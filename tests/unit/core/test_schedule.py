@@ -153,7 +153,7 @@ def test_deleted_schedule_is_never_looked_at_again() -> None:
         ("all", 3 * MINUTE, [(1, "missed"), (2, "missed"), (3, "due")], 0),
     ],
 )
-def test_ticks_that_went_by_come_to_what_the_policy_says(
+def test_missed_ticks_are_handled_by_the_missed_policy(
     missed: MissedPolicy, now_ms: int, runs: list[tuple[int, str]], dropped: int
 ) -> None:
     step = tick(open_schedule(missed=missed, overlap="allow"), now_ms)
@@ -190,7 +190,7 @@ def test_absence_of_years_is_passed_over() -> None:
         ("allow", True, [(1, "due")], 0, True),
     ],
 )
-def test_tick_that_meets_a_run_comes_to_what_the_policy_says(
+def test_tick_during_a_run_is_handled_by_the_overlap_policy(
     overlap: OverlapPolicy,
     busy: bool,  # noqa: FBT001
     runs: list[tuple[int, str]],
@@ -206,7 +206,7 @@ def test_tick_that_meets_a_run_comes_to_what_the_policy_says(
     assert (find_startable(after, busy=busy) is not None) is starts
 
 
-def test_one_run_that_waits_stands_for_all_ticks_while_it_does() -> None:
+def test_one_waiting_run_replaces_all_ticks_during_its_wait() -> None:
     state = open_schedule(overlap="wait")
     state = evolve(state, tick(state, MINUTE, busy=True), 2) or state
     step = tick(state, 2 * MINUTE, busy=True)
@@ -226,9 +226,7 @@ def test_late_runs_of_all_wait_for_each_other_and_replace_nothing() -> None:
 
 
 @given(st.integers(0, 10**12), st.integers(1, 3_600))
-def test_jitter_is_the_same_whoever_asks_and_stays_within_its_bound(
-    at_ms: int, most_s: int
-) -> None:
+def test_jitter_is_deterministic_and_within_its_bound(at_ms: int, most_s: int) -> None:
     said = terms(jitter_s=most_s)
     due_ms = find_due(SESSION, said, at_ms)
     assert due_ms == find_due(SESSION, said, at_ms)
@@ -369,7 +367,7 @@ class Course:
         max_size=40,
     ),
 )
-def test_every_tick_is_judged_once_whenever_whoever_judges_dies(
+def test_every_tick_is_judged_once_even_if_the_instance_dies(
     missed: MissedPolicy,
     overlap: OverlapPolicy,
     jitter_s: int,
@@ -407,7 +405,7 @@ def test_every_tick_is_judged_once_whenever_whoever_judges_dies(
         assert sum(one.ticks.values()) + one.state.missed + one.state.skipped == passed
 
 
-def test_run_whose_end_was_said_is_not_said_to_end_again() -> None:
+def test_a_run_starts_and_ends_once() -> None:
     state = open_schedule()
     state = evolve(state, tick(state, MINUTE), 2) or state
     run = find_startable(state, busy=False)

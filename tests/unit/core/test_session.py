@@ -85,7 +85,7 @@ def test_session_counts_all_its_threads_and_lists_the_newest() -> None:
 
 
 @pytest.mark.requirement("TEV-5")
-def test_session_knows_which_of_its_tasks_are_somebody_elses() -> None:
+def test_session_lists_its_tasks_that_were_given_to_another_owner() -> None:
     stream = Stream(OPEN)
 
     def update(task: str, **changed: JsonObject) -> None:

@@ -128,7 +128,7 @@ def test_turn_that_has_its_answer_is_ended_once() -> None:
 
 
 @pytest.mark.requirement("EVC-8")
-def test_tools_of_a_turn_are_said_where_they_are_not_those_of_the_turn_before() -> None:
+def test_tools_of_a_turn_are_recorded_only_if_they_changed() -> None:
     stream = Stream(OPEN, submit("turn_1"))
     resolved = [None, HELD_BACK, HELD_BACK, OTHERWISE, None, None]
     told = [[fact.payload for fact in stream.tell(resolve(one))] for one in resolved]
@@ -143,7 +143,7 @@ def test_thread_that_does_not_exist_takes_nothing() -> None:
 
 
 @pytest.mark.requirement("A2A-4")
-def test_each_peer_has_the_context_that_it_was_told_last() -> None:
+def test_each_agent_has_its_latest_context() -> None:
     stream = Stream(OPEN, submit("turn_1"))
     scope = Scope("se_1", "th_1", "turn_1", "task_1", "run_1")
     stream.push(Fact(scope, STARTED))
@@ -220,7 +220,7 @@ def test_no_text_but_an_id_names_a_subagent(text: str) -> None:
 
 
 @pytest.mark.parametrize("peer", ["echo", "a-b_c", "echo/acme", "echo/a~1~b.c"])
-def test_an_id_of_a_subagent_says_thread_agent_and_number(peer: str) -> None:
+def test_an_id_of_a_subagent_contains_thread_agent_and_number(peer: str) -> None:
     name = SubagentName("th_" + "01" + "0" * 26, peer, 12)
     assert parse_subagent(str(name)) == name
     assert "/" not in str(name)

@@ -261,7 +261,7 @@ def try_to_sum_up(talk: Conversation, turn: str) -> None:
 
 @given(acts=st.lists(ACTS, max_size=40))
 @pytest.mark.requirement("PRS-5", "EXT-11")
-def test_a_thread_knows_what_its_standing_turns_have_told_and_nothing_else(
+def test_a_thread_keeps_only_the_state_of_turns_that_are_not_rolled_back(
     acts: list[Act],
 ) -> None:
     talk = play(acts)
@@ -290,7 +290,7 @@ def one_after_the_other(count: int) -> tuple[Conversation, list[ThreadState]]:
 
 
 @pytest.mark.requirement("PRS-5", "EXT-11")
-def test_the_state_at_a_boundary_is_the_one_that_it_was_then() -> None:
+def test_a_rollback_restores_the_state_at_its_boundary() -> None:
     talk, states = one_after_the_other(5)
     for number in (3, 1):
         talk.go_back(f"turn_{number}")
@@ -304,7 +304,7 @@ def test_the_state_at_a_boundary_is_the_one_that_it_was_then() -> None:
 
 
 @pytest.mark.requirement("PRS-5", "A2A-4")
-def test_agents_that_were_told_of_what_is_left_behind_are_met_in_another_context() -> None:
+def test_agents_of_rolled_back_turns_get_a_new_context() -> None:
     talk, _ = one_after_the_other(3)
     first, other, third = (talk.now.remotes[peer] for peer in PEERS)
     talk.go_back("turn_2")
@@ -336,7 +336,7 @@ def test_what_is_no_boundary_is_refused_by_name_of_the_field() -> None:
 
 
 @pytest.mark.requirement("EVC-13", "PRS-5")
-def test_summaries_of_what_is_left_behind_stand_no_more_and_older_ones_come_back() -> None:
+def test_a_rollback_drops_later_summaries_and_restores_older_ones() -> None:
     talk, _ = one_after_the_other(KEPT_COMPACTIONS + 4)
     made = [talk.sum_up(f"turn_{n}") for n in range(1, KEPT_COMPACTIONS + 4)]
     assert talk.now.compactions == tuple(made[-KEPT_COMPACTIONS:])

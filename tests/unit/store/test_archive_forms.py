@@ -139,7 +139,7 @@ def test_a_frame_that_unpacks_to_more_than_any_session_is_not_unpacked() -> None
         read_frame(bomb)
 
 
-def test_a_segment_says_where_its_frames_stand() -> None:
+def test_a_segment_lists_the_places_of_its_frames() -> None:
     packed = [PackedFrame((f"se_{n}", f"task_{n}"), b"frame %d" % n, f"0{n}", n) for n in range(3)]
     segment = pack_segment(Shard(7), "rt_1", packed)
     for at, frame in zip(segment.places, packed, strict=True):

@@ -65,7 +65,7 @@ def test_a_frame_is_read_whatever_was_refused_before_it() -> None:
     assert decompress(stored, _MOST) == _SAID
 
 
-def test_each_dictionary_has_the_number_that_its_file_says() -> None:
+def test_each_dictionary_has_the_number_in_its_file_name() -> None:
     numbers = [int(path.stem) for path in _SHIPPED]
     assert CURRENT in numbers
     assert [read_dictionary(number).dict_id for number in numbers] == numbers

@@ -45,7 +45,7 @@ def join(segments: list[tuple[SegmentName, bytes]]) -> bytes:
 
 
 @given(st.lists(FRAMES, min_size=1, max_size=4))
-def test_each_frame_stands_there_further_on_and_so_it_does_when_merged_again(
+def test_merged_segments_shift_each_frame_also_when_merged_twice(
     every: list[list[bytes]],
 ) -> None:
     segments = [pack(frames, mark) for mark, frames in enumerate(every)]
@@ -178,7 +178,7 @@ def test_numbers_lead_on_to_those_that_are_named_and_no_further() -> None:
     assert follow_numbers({1, 2}, merged) == {}
 
 
-def test_what_stands_in_a_named_one_as_a_whole_is_covered_also_by_one_between() -> None:
+def test_a_segment_is_covered_through_an_intermediate_copy() -> None:
     a, b, c, d = make_names(1, 2, 3, 4)
     copies = {a.sha256: [SegmentCopy(b, 0)], b.sha256: [SegmentCopy(c, 5)]}
     assert find_covered(copies, {c}, {a, b, d}) == {a, b}

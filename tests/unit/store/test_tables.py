@@ -124,7 +124,7 @@ def stop_early(folder: Path, error: BaseException) -> None:
 
 @pytest.mark.requirement("EXP-5")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_whoever_ends_early_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+def test_a_failed_export_leaves_no_files(tmp_path: Path, error: BaseException) -> None:
     for is_there in (False, True):
         folder = tmp_path / f"tables-{is_there}"
         if is_there:
@@ -146,7 +146,7 @@ def test_a_disk_that_was_full_before_leaves_nothing(tmp_path: Path, most: int) -
 
 
 @pytest.mark.requirement("EXP-5")
-def test_whoever_is_interrupted_while_the_disk_is_full_is_told_of_the_interrupt(
+def test_an_interrupt_is_raised_even_if_the_disk_is_full(
     tmp_path: Path,
 ) -> None:
     with limit_files(4), pytest.raises(KeyboardInterrupt):

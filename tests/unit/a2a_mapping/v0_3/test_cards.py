@@ -75,7 +75,7 @@ def test_card_of_the_older_version_is_read_as_the_sdk_reads_it() -> None:
     assert render_payload(lifted) == render_payload(expected)
 
 
-def test_what_nobody_knows_in_an_older_card_stays() -> None:
+def test_unknown_members_of_an_older_card_are_kept() -> None:
     lifted = lift_card(OLD)
     assert lifted["future"] == 1
     assert object_at(lifted, "securitySchemes")["odd"] == {"type": "someday"}
@@ -93,7 +93,7 @@ def test_older_card_without_a_transport_speaks_json_rpc() -> None:
     ]
 
 
-def test_card_of_an_older_peer_becomes_ours() -> None:
+def test_card_of_an_older_agent_is_rewritten() -> None:
     card = rewrite_card(OLD, PLACE, PublicEdge())
     assert "old.internal" not in str(card)
     assert card["skills"] == [{"id": "s", "name": "S", "description": "d", "tags": ["t"]}]
