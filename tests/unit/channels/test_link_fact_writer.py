@@ -48,7 +48,7 @@ class Facts:
         return [fact for fact, _ in self.begun]
 
 
-async def test_a_fact_is_told_when_the_one_before_is_owed_or_cannot_be() -> None:
+async def test_a_link_fact_is_written_after_the_one_before_is_settled_or_failed() -> None:
     facts = Facts()
     writer = LinkFactWriter(facts)
     writer.add(Link(), (BEGAN,))

@@ -124,7 +124,7 @@ async def test_a_socket_that_takes_nothing_is_given_up_and_a_slow_one_is_not() -
     assert slow.stalls == 0
 
 
-async def test_whoever_waits_for_room_goes_on_when_the_socket_is_gone() -> None:
+async def test_a_wait_for_room_ends_when_the_socket_is_gone() -> None:
     wire = Wire(is_writable=False)
     outbox = make(wire, room_bytes=1)
     outbox.put(b"frame")

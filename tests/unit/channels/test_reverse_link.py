@@ -67,7 +67,7 @@ async def test_answers_reach_the_call_that_they_name() -> None:
     assert wire.link.calls == 0
 
 
-async def test_what_is_said_about_a_call_that_is_over_is_passed_over() -> None:
+async def test_frames_of_a_finished_call_are_ignored() -> None:
     wire = Wire()
     call = wire.open()
     call.abandon()

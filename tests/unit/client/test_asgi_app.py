@@ -136,7 +136,7 @@ async def test_an_application_that_raises_is_a_fault_and_not_an_answer() -> None
     assert await ask(app) == Fault("ValueError: oh")
 
 
-async def test_an_application_hears_that_its_caller_has_left() -> None:
+async def test_an_application_gets_a_disconnect_when_its_caller_leaves() -> None:
     async def app(_scope: Message, receive: Receive, send: Send) -> None:
         await receive()
         gone = await receive()
@@ -183,7 +183,7 @@ async def test_an_application_without_a_lifespan_is_none_the_worse() -> None:
         pass
 
 
-async def test_an_application_that_cannot_start_says_so() -> None:
+async def test_a_failed_startup_of_an_application_is_raised() -> None:
     async def app(_scope: Message, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no disk"})

@@ -64,7 +64,9 @@ def test_installed_alone_it_needs_two_libraries_and_no_gateway(wheel: Path, tmp_
     assert said.split() == ["orjson", "passerelle_client", "websockets"]
 
 
-def test_beside_the_gateway_each_has_classes_of_its_own(wheel: Path, tmp_path: Path) -> None:
+def test_client_and_gateway_in_one_environment_have_separate_classes(
+    wheel: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(wheel) as content:
         content.extractall(tmp_path)
     said = run_outside(sys.executable, "-c", STANDS_BESIDE, cwd=tmp_path)

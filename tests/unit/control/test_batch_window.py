@@ -24,7 +24,7 @@ def test_nothing_waits_before_the_first_answer() -> None:
     assert BatchWindow().within_s == 0.0
 
 
-def test_a_clock_that_was_set_back_makes_nobody_wait() -> None:
+def test_a_clock_that_was_set_back_causes_no_wait() -> None:
     assert note_all(-5_000).within_s == 0.0
 
 

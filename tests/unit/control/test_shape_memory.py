@@ -37,7 +37,7 @@ def test_more_shapes_than_are_remembered_are_learnt_once_in_many_uses(callers: i
     assert learnt <= uses / USES + 2
 
 
-def test_what_comes_all_the_time_is_kept_whatever_comes_beside() -> None:
+def test_a_frequent_shape_is_kept_whatever_else_is_used() -> None:
     memory: ShapeMemory[str] = ShapeMemory(most=8, few=2)
     use(memory, "always")
     learnt = 0

@@ -184,7 +184,7 @@ async def test_a_store_that_keeps_all_but_one_agent_looks_for_that_one(
         looking.cancel()
 
 
-async def test_a_look_follows_soon_on_one_that_had_much_to_write(
+async def test_a_sweep_follows_soon_on_one_that_archived_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(archive_sweep, "_SOONEST_S", 0.01)

@@ -78,7 +78,7 @@ def told_of(events: list[Event]) -> dict[str, list[ArtifactChanged]]:
 
 @pytest.mark.requirement("EVC-14", "A2A-10")
 @given(chunks=CHUNKS, cuts=st.lists(st.integers(1, 5), max_size=20), ends=st.booleans())
-def test_each_version_is_told_once_with_the_hash_of_what_was_joined(
+def test_each_version_is_recorded_once_with_the_hash_of_the_joined_chunks(
     chunks: list[Chunk], cuts: list[int], *, ends: bool
 ) -> None:
     pump, model = make_running(), Model()

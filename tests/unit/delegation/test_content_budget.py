@@ -78,7 +78,7 @@ async def test_beyond_the_share_of_a_caller_its_largest_run_goes_on_and_the_othe
     assert room.held == 50 * MB
 
 
-async def test_the_largest_one_that_waits_is_next(room: ContentBudget) -> None:
+async def test_the_largest_waiting_answer_is_next(room: ContentBudget) -> None:
     first, middle, least = (hold(room, "ada", megabytes) for megabytes in (60, 56, 52))
     assert room.may_grow(first)
     waiting = [await begin_to_wait(room, one) for one in (least, middle)]
@@ -89,9 +89,7 @@ async def test_the_largest_one_that_waits_is_next(room: ContentBudget) -> None:
     await waiting[0]
 
 
-async def test_who_has_brought_nothing_for_a_while_gives_its_turn_away(
-    room: ContentBudget, clock: Clock
-) -> None:
+async def test_a_stalled_answer_loses_its_turn(room: ContentBudget, clock: Clock) -> None:
     paused, other = hold(room, "ada", 40), hold(room, "ada", 20)
     assert room.may_grow(paused), "it has the turn from now on"
     clock.now_s += PAUSE_S - 1

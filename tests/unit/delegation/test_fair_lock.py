@@ -48,7 +48,7 @@ def test_one_has_it_at_a_time_and_in_order(cancelled: list[tuple[int, int]]) -> 
 
 
 @pytest.mark.anyio
-async def test_it_is_free_again_when_nobody_wants_it() -> None:
+async def test_a_released_lock_is_free_if_no_task_waits() -> None:
     lock = FairLock()
     for _ in range(2):
         async with asyncio.timeout(WITHIN_S):

@@ -76,7 +76,7 @@ async def test_a_look_that_fails_is_followed_by_another(fault: Exception) -> Non
     running.cancel()
 
 
-async def test_without_a_time_nobody_looks() -> None:
+async def test_without_a_retention_no_inbox_is_trimmed() -> None:
     inboxes = Inboxes()
     async with asyncio.timeout(5):
         await make_sweep(inboxes).run()

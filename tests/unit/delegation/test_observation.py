@@ -65,9 +65,7 @@ def test_every_state_of_the_protocol_has_a_row_here() -> None:
 @pytest.mark.requirement("A2A-7", "ST-20", "ST-21")
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("first", [True, False], ids=["first frame", "later frame"])
-def test_each_state_of_a_peer_has_its_status_and_stays_as_it_was_said(
-    state: str, *, first: bool
-) -> None:
+def test_each_state_of_an_agent_has_a_status_and_is_kept(state: str, *, first: bool) -> None:
     pump = Pump() if first else make_running()
     pump.hear(task(state) if first else status(state, at=9))
     record = pump.record
@@ -176,7 +174,7 @@ def test_updates_of_another_task_are_taken_as_of_this_one_and_noted_once(
     assert all(other not in str(frame) or other == TASK.id for frame in pump.shown)
 
 
-def test_updates_of_the_task_itself_are_noted_by_nobody() -> None:
+def test_updates_of_the_task_itself_record_no_warning() -> None:
     pump = make_running()
     events = pump.hear(artifact("a"), status("WORKING", at=7), task("COMPLETED"))
     assert warnings_of(events) == []
@@ -314,7 +312,7 @@ def test_peer_that_asks_while_it_should_stop_opens_nothing(state: str) -> None:
 
 
 @pytest.mark.requirement("A2A-4")
-def test_context_that_the_peer_puts_in_place_of_ours_is_learnt() -> None:
+def test_context_that_the_agent_chose_instead_is_stored() -> None:
     pump = Pump()
     frame = task("SUBMITTED")
     cast("JsonObject", frame["task"])["contextId"] = "context-of-the-peer"
@@ -352,7 +350,7 @@ def test_words_of_a_peer_are_status_and_no_artifact() -> None:
     assert pump.record.artifacts == ()
 
 
-def test_whole_task_that_says_nothing_new_is_no_fact() -> None:
+def test_task_response_without_a_change_records_nothing() -> None:
     pump = make_running()
     again = task("WORKING")
     cast("JsonObject", cast("JsonObject", again["task"])["status"])["timestamp"] = (
@@ -378,7 +376,7 @@ def test_whole_task_after_a_gap_brings_only_what_was_missed() -> None:
 
 
 @pytest.mark.requirement("EVC-5", "PO-2")
-def test_status_of_a_peer_says_its_title_detail_phase_checkpoints_and_metadata() -> None:
+def test_status_of_an_agent_has_title_detail_phase_checkpoints_and_metadata() -> None:
     pump = make_running()
     metadata: JsonObject = {
         "title": "Building",
@@ -415,7 +413,7 @@ def test_what_cannot_be_read_of_a_status_is_left_in_its_metadata(metadata: JsonO
 
 
 @pytest.mark.requirement("EVC-5")
-def test_metadata_that_is_large_stands_in_the_frame_alone() -> None:
+def test_large_metadata_is_kept_in_the_frame_only() -> None:
     pump = make_running()
     frame = status("WORKING", "half way", at=3)
     checkpoints: list[Json] = ["c" for _ in range(99)]

@@ -131,7 +131,7 @@ def test_peer_that_waits_again_without_a_word_asks_again() -> None:
     assert pump.record.status is Status.WAITING_INPUT
 
 
-def test_typed_question_is_shown_as_ours_without_the_peers_ids() -> None:
+def test_typed_question_is_shown_in_the_gateways_form_without_the_agents_ids() -> None:
     pump = make_running()
     pump.hear(asks_permission())
     (action,) = pump.actions

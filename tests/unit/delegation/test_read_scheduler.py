@@ -61,7 +61,7 @@ async def test_others_have_several_turns_of_the_loop_between_two() -> None:
     assert turns.waiting == 0
 
 
-async def test_who_is_cancelled_holds_up_nobody() -> None:
+async def test_a_cancelled_reader_does_not_block_the_others() -> None:
     turns = ReadScheduler()
     first, gone, kept = (
         asyncio.create_task(turns.take(caller, "talker")) for caller in ("eve", "alice", "bob")

@@ -88,7 +88,7 @@ def test_large_artifact_is_stored_by_itself_and_the_record_has_only_its_name() -
     assert LARGE.encode() not in write_snapshot(pump.record)
 
 
-def test_snapshot_stays_small_whatever_a_run_says() -> None:
+def test_snapshot_stays_small_whatever_a_run_sends() -> None:
     pump = make_running()
     for number in range(200):
         pump.hear(status("WORKING", f"{number} {LARGE}", at=number % 60))

@@ -25,7 +25,7 @@ def piece(name: str, *texts: str) -> JsonObject:
     return {"artifactId": name, "parts": [{"text": text} for text in texts]}
 
 
-def test_pieces_add_up_and_one_that_replaces_begins_anew() -> None:
+def test_sizes_of_chunks_add_up_and_a_replacement_resets_them() -> None:
     volume = Volume()
     growth = Growth(volume, LIMITS)
     growth.take(piece("a", "1234"))
@@ -98,7 +98,7 @@ def hoard(brought: JsonObject) -> int:
     ],
     ids=["empty", "bare", "words", "wide", "metadata of parts", "metadata", "data"],
 )
-def test_what_takes_memory_beside_its_words_counts_too(brought: JsonObject, most: int) -> None:
+def test_memory_of_members_counts_besides_text(brought: JsonObject, most: int) -> None:
     assert most / 2 < hoard(brought) <= most
 
 
