@@ -65,7 +65,7 @@ def test_a_stream_is_measured_by_the_event() -> None:
     assert row.spread.median == 10
 
 
-def test_with_a_base_there_is_a_row_of_ours_by_that() -> None:
+def test_a_comparison_row_is_added_for_a_base() -> None:
     row = find(WHOLE, [make_turn(300, base_us=200)], "÷ base")
     assert row.spread is not None
     assert (row.spread.median, row.verdict) == (1.5, "missed")

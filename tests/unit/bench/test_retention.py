@@ -20,7 +20,7 @@ def test_what_is_used_beyond_rest_is_what_leaving_costs() -> None:
 
 
 @pytest.mark.parametrize("left", [(3, 3, 3), (3, 4, 5)])
-def test_nothing_that_leaves_and_no_end_of_it_are_no_measurement(left: tuple[int, ...]) -> None:
+def test_a_retention_run_without_removals_or_end_is_no_measurement(left: tuple[int, ...]) -> None:
     looks = [Look(float(at), count, (0.1 * at,)) for at, count in enumerate(left)]
     with pytest.raises(BenchBroken):
         find_leaving_s(looks)

@@ -113,7 +113,7 @@ def test_task_that_is_left_at_work_after_an_internal_error_has_failed_with_its_w
 
 
 @pytest.mark.parametrize(("caller", "rows"), [("immediately", ["waiting"]), ("unary", [""])])
-def test_only_who_does_not_wait_may_learn_of_an_error_by_the_state(
+def test_only_a_caller_that_does_not_wait_may_get_an_error_as_a_state(
     caller: str, rows: list[str]
 ) -> None:
     case = replace(CASE, caller=caller)

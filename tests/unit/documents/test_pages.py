@@ -132,7 +132,7 @@ def list_pages(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [*list_pages("tutorials"), *list_pages("how-to")])
-def test_every_page_with_commands_can_be_played_and_says_why_of_those_that_are_not(
+def test_every_page_with_commands_can_be_run(
     page: str,
 ) -> None:
     steps = read_page(ROOT, page)

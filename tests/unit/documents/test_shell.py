@@ -57,12 +57,12 @@ def test_a_terminal_stays_open_until_it_is_used_again(shell: PageShell, tmp_path
         os.kill(first, 0)
 
 
-def test_a_terminal_that_never_says_so_fails_the_page(shell: PageShell) -> None:
+def test_a_terminal_that_never_prints_the_expected_text_fails_the_page(shell: PageShell) -> None:
     with pytest.raises(PageFault, match="never printed ready"):
         shell.run(Step("p:1", "echo no", None, "one", "ready"))
 
 
-def test_variables_of_whoever_tests_are_not_there(
+def test_variables_of_the_test_process_are_not_passed_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PASSERELLE_PORT", "1")
@@ -70,7 +70,7 @@ def test_variables_of_whoever_tests_are_not_there(
         shell.run(Step("p:1", "echo ${PASSERELLE_PORT:-none}", "none"))
 
 
-def test_a_failed_command_is_told_at_once_while_terminals_are_open(shell: PageShell) -> None:
+def test_a_failed_command_is_reported_at_once_while_terminals_are_open(shell: PageShell) -> None:
     """What a terminal runs had held the pipe open by which the end of the shell is told."""
     shell.run(Step("p:1", "echo ready; sleep 60", None, "a", "ready"))
     begun = time.monotonic()
@@ -79,6 +79,6 @@ def test_a_failed_command_is_told_at_once_while_terminals_are_open(shell: PageSh
     assert time.monotonic() - begun < 10
 
 
-def test_what_a_page_has_saved_is_there(shell: PageShell) -> None:
+def test_a_file_that_a_page_saves_exists(shell: PageShell) -> None:
     shell.run(Step("p:1", "print('hello')\n", file="said.py"))
     assert shell.run(Step("p:2", "cat said.py")) == "print('hello')\n"

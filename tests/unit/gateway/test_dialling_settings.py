@@ -66,7 +66,7 @@ def test_a_principal_serves_what_its_client_names() -> None:
     assert (one.may_serve("a"), one.may_serve("b"), every.may_serve("b")) == (True, False, True)
 
 
-def test_messages_wait_a_minute_for_an_agent_unless_the_configuration_says_otherwise() -> None:
+def test_messages_wait_one_minute_for_a_dial_in_agent_by_default() -> None:
     dialling = AgentSettings(name="a", transport="channel")
     said = AgentSettings.model_validate(
         {"name": "a", "transport": "channel", "timeout": {"connect": "3s"}}

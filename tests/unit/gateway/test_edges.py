@@ -47,7 +47,7 @@ CLOSED: tuple[tuple[errors.ClosedState, int, ExitStatus], ...] = (
 
 
 @pytest.mark.parametrize(("state", "status", "ended"), CLOSED)
-def test_late_answer_says_how_the_question_was_closed(
+def test_late_answer_is_refused_by_how_the_question_was_closed(
     state: errors.ClosedState, status: int, ended: ExitStatus
 ) -> None:
     error = errors.ActionClosed(state, {"decidedBy": "ada"})
@@ -84,7 +84,7 @@ def test_class_without_a_row_has_the_status_of_its_ancestor() -> None:
         (errors.NotFound("task", "x"), None),
     ],
 )
-def test_retry_after_stands_where_another_try_can_help(
+def test_retry_after_is_set_where_a_retry_can_help(
     error: errors.PasserelleError, seconds: str | None
 ) -> None:
     assert problem.render_problem(error).headers.get("Retry-After") == seconds

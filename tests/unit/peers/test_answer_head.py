@@ -67,5 +67,5 @@ def test_head_that_comes_before_its_body_is_learned() -> None:
         b"HTTP/1.1 200 OK\r\n\r\ncontent-length: 2\r\n\r\n{}",
     ],
 )
-def test_head_whose_length_says_less_than_all_is_not_learned(data: bytes) -> None:
+def test_head_with_a_length_shorter_than_the_body_is_not_learned(data: bytes) -> None:
     assert learn_head(data, 2, len(data)) is None

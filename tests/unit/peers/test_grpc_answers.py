@@ -34,13 +34,13 @@ WAIT: JsonObject = {"details": [{"retryDelay": "7.5s"}]}
         ("DEADLINE_EXCEEDED", None, Unknown("no answer in time")),
     ],
 )
-def test_each_end_is_what_the_agent_said_or_unknown(
+def test_each_grpc_status_is_the_agents_refusal_or_unknown(
     code: str, rich: JsonObject | None, outcome: PeerOutcome
 ) -> None:
     assert read_end(code, "no", rich) == outcome
 
 
-def test_program_that_raised_is_told_as_an_error_of_the_agent() -> None:
+def test_exception_in_the_agent_is_reported_as_its_error() -> None:
     text = "Unexpected <class 'RuntimeError'>: the tool broke"
     raised = read_end("UNKNOWN", text, None)
     assert raised == Unknown("gRPC UNKNOWN", 500, text)

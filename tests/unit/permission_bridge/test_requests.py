@@ -131,7 +131,7 @@ class TestDigest:
             replace(PROMPT, expires_ms=NOW_MS + 5),
         ],
     )
-    def test_it_changes_with_whatever_somebody_could_be_misled_about(
+    def test_digest_changes_with_everything_that_an_approver_relies_on(
         self, changed: PeerPrompt
     ) -> None:
         assert ask(changed).digest != ask().digest
@@ -177,7 +177,7 @@ class TestOptions:
         assert request.subject["truncated"] is True
         assert len(orjson.dumps(request.subject)) < 16_384
 
-    def test_a_cut_says_how_long_the_text_was(self) -> None:
+    def test_cut_text_states_its_full_length(self) -> None:
         message = ask(replace(PROMPT, text="x" * 9000)).peer_message
         assert message is not None
         assert message.endswith("x [the text is longer: 9000 characters]")
@@ -186,7 +186,7 @@ class TestOptions:
         many = tuple(replace(ALLOW, option_id=f"o{number}") for number in range(7))
         assert kinds(ask(replace(PROMPT, options=many))) == ["cancel"]
 
-    def test_nesting_without_end_is_cut_and_said(self) -> None:
+    def test_deep_nesting_is_cut_and_marked(self) -> None:
         deep: Json = "end"
         for _ in range(900):
             deep = [deep]
@@ -200,7 +200,7 @@ class TestOptions:
             "reject_once",
         ]
 
-    def test_there_is_always_a_way_to_say_no(self) -> None:
+    def test_every_question_can_be_rejected_or_cancelled(self) -> None:
         assert kinds(ask(replace(PROMPT, options=(ALLOW,)))) == ["allow_once", "cancel"]
         assert kinds(ask(replace(PROMPT, options=()))) == ["cancel"]
         trap = replace(ALLOW, option_id="cancel", name="Cancel")

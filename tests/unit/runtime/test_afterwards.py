@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_nothing_is_done_before_its_time_and_all_of_it_then_in_order() -> None:
+async def test_deferred_calls_run_in_order_after_their_delay() -> None:
     loop = asyncio.get_running_loop()
     afterwards, done = DeferredQueue(0.05), list[tuple[int, float]]()
 

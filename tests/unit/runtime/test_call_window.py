@@ -87,7 +87,7 @@ def test_times_of_messages_alone_are_weighed() -> None:
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.sampled_from([1, 50, 95, 100]))
-def test_a_quantile_holds_so_many_of_a_hundred(counts: list[int], percent: int) -> None:
+def test_a_quantile_covers_the_given_percentage(counts: list[int], percent: int) -> None:
     bounds = [float(place) for place in range(len(counts) - 1)]
     found = find_quantile(counts, bounds, percent)
     if not sum(counts):

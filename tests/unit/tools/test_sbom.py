@@ -68,7 +68,7 @@ def test_versions_and_hashes_are_those_of_the_lock(components: dict[str, dict[st
         assert component["purl"] == f"pkg:pypi/{name}@{component['version']}"
 
 
-def test_it_says_who_brings_what(text: str) -> None:
+def test_sbom_lists_the_dependencies_of_each_package(text: str) -> None:
     graph = {one["ref"]: set(one.get("dependsOn", [])) for one in json.loads(text)["dependencies"]}
     assert list_names(PROJECT["dependencies"]) <= graph["passerelle"]
     reached, waiting = set[str](), ["passerelle"]

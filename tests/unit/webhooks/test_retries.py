@@ -44,7 +44,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
         ((408, 425, 429, 500, 502, 503, 504, 599, 100, 199), Reaction.BUSY),
     ],
 )
-def test_status_is_taken_as_the_table_says(statuses: tuple[int, ...], reaction: Reaction) -> None:
+def test_each_http_status_has_its_reaction(statuses: tuple[int, ...], reaction: Reaction) -> None:
     assert {read_reaction(ReceiverAnswered(status)) for status in statuses} == {reaction}
 
 
@@ -53,7 +53,7 @@ def test_silence_is_busy_and_a_refused_address_is_a_refusal() -> None:
     assert read_reaction(AddressBlocked()) is Reaction.REFUSED
 
 
-def test_third_refusal_in_a_row_ends_it_and_a_busy_answer_between_starts_anew() -> None:
+def test_third_refusal_in_a_row_gives_up_and_a_busy_answer_resets_the_count() -> None:
     streak = FailureStreak()
     for status in (404, 404, 503, 404, 404):
         verdict = judge(streak, ReceiverAnswered(status), NOW, 0.5)

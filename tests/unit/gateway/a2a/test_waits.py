@@ -71,7 +71,7 @@ async def test_drain_ends_every_wait_and_returns_when_all_have_answered() -> Non
     await late
 
 
-async def test_nobody_begins_to_wait_during_a_drain() -> None:
+async def test_no_wait_begins_during_a_drain() -> None:
     waits = Waits()
     await waits.drain()
     with pytest.raises(Draining):
@@ -115,7 +115,7 @@ def _leave_at_once(left: OnCallerLeft) -> Callable[[], object]:
     return lambda: None
 
 
-async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks_go_on() -> None:
+async def test_a_caller_that_left_during_a_recheck_is_not_checked_again() -> None:
     waits, tasks, judged = Waits(recheck_s=0.01), dict[str, asyncio.Task[None]](), list[str]()
 
     def make_judge(name: str) -> Judge:
@@ -142,7 +142,7 @@ async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks
     await asyncio.gather(*tasks.values(), return_exceptions=True)
 
 
-async def test_whoever_is_through_goes_without_the_cycle_collector() -> None:
+async def test_a_finished_wait_is_freed_without_the_collector() -> None:
     class Judging:
         async def judge(self) -> None:
             return None

@@ -67,7 +67,7 @@ async def test_gateway_with_keys_leaves_names_to_the_operator() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])
 @pytest.mark.parametrize("mode", ["open", "keys"])
-async def test_field_that_stands_twice_is_refused_with_its_name(name: bytes, mode: str) -> None:
+async def test_repeated_header_is_refused_with_its_name(name: bytes, mode: str) -> None:
     """Two lines of one field are read differently by whoever stands before us (L4)."""
     served: list[str] = []
 
@@ -100,7 +100,7 @@ class NoFace:
 
 
 @pytest.mark.anyio
-async def test_request_that_a_stop_cuts_off_is_told_so() -> None:
+async def test_request_that_a_stop_interrupts_gets_an_error() -> None:
     entered, sent = asyncio.Event(), list[Message]()
 
     async def wait(_scope: Scope, _receive: Receive, _send: Send) -> None:

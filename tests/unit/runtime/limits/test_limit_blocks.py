@@ -49,7 +49,7 @@ def test_quiet_round_keeps_what_was_used_and_the_next_gives_all_back() -> None:
     assert block.shrink() == block.held == 0
 
 
-def test_calls_under_way_are_never_given_back() -> None:
+def test_slots_of_running_calls_are_never_returned() -> None:
     block = SlotBlock(10)
     fill(block, 6)
     for _ in range(5):
