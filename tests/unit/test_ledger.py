@@ -1,4 +1,4 @@
-"""The ledger agrees with the tests in both directions, and would say so if it did not."""
+"""The ledger agrees with the tests in both directions, and the check would fail otherwise."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The ways through the code in CONTRIBUTING.md: each step names a file and what stands in it."""
+"""The walks through the code in CONTRIBUTING.md: each step names a file and a symbol in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards: what is ours, what passes, and that nothing leads to the peer."""
+"""Cards: what is rewritten, what is kept, and that nothing reveals the address of the agent."""
 
 from __future__ import annotations
 

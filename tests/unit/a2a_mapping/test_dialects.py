@@ -1,4 +1,4 @@
-"""How peers ask and are answered: our extension, plain text, and what a caller of ours sees."""
+"""How agents ask and are answered: the permission extension, plain text, and what callers see."""
 
 from __future__ import annotations
 

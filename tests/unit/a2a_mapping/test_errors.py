@@ -212,7 +212,7 @@ def test_an_internal_error_of_a_peer_is_one_of_its_own() -> None:
         (0, 0),
         (-32006, -32006),
         (-32001, -32001),
-        # What these say of a request would be untrue of the caller's.
+        # What these state about a request would be untrue of the caller's.
         (-32700, -32603),
         (-32601, -32004),
         (-32500, -32603),

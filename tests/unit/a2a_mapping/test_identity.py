@@ -1,4 +1,4 @@
-"""Ids: none of a peer's reaches a caller, none of ours a peer."""
+"""Ids: no id of an agent reaches a caller, and no facade id an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which listed task is ours: told by history, by a key, or by being the only one."""
+"""Which listed task is the sent one: found by history, by a key, or because it is the only one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a content that stands elsewhere."""
+"""The preview of content that is stored elsewhere."""
 
 from __future__ import annotations
 

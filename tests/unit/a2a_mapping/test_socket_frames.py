@@ -1,4 +1,4 @@
-"""Frames of the WebSocket binding: what is read off one, and what is written beside a result."""
+"""Frames of the WebSocket binding: how they are read, and what is written next to a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaving costs is told apart from what a gateway uses that rests."""
+"""The cost of retention is measured apart from the use of an idle gateway."""
 
 from __future__ import annotations
 

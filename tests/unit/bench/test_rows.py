@@ -1,4 +1,4 @@
-"""What a row of the benchmark says, and what a run of them comes to. No speed is asserted anywhere."""
+"""The contents of a row of the benchmark, and the verdict of a run. No speed is asserted anywhere."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a request says and what its answer has to contain."""
+"""What a request contains, and what its answer has to contain."""
 
 import pytest
 

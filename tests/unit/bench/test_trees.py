@@ -1,4 +1,4 @@
-"""Other checkouts: what is asked of them, and what a comparison with one says."""
+"""Other checkouts: what they must have, and the verdict of a comparison with one."""
 
 import sys
 from pathlib import Path

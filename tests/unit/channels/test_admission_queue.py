@@ -1,4 +1,4 @@
-"""Devices go in by parties and in order, and nobody waits for long."""
+"""Devices are admitted in batches and in order, and none waits for long."""
 
 from __future__ import annotations
 

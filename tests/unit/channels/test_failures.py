@@ -1,4 +1,4 @@
-"""Errors on the edge: each class of ours has a form as an answer and as the end of a connection."""
+"""Errors on the edge: each class of the gateway has a form as an answer and as the end of a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fan-out: one message for everybody at the end, and nobody who falls off it misses anything."""
+"""The fan-out: one message for all readers at the head, and no reader that falls behind misses an event."""
 
 from __future__ import annotations
 

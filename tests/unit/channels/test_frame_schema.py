@@ -1,4 +1,4 @@
-"""The published schema says what the decoder does."""
+"""The published schema agrees with the decoder."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class Wire:
-    """A socket whose other side reads when told to."""
+    """A socket whose other side reads on request."""
 
     is_writable: bool = True
     buffered: int = 0

@@ -1,4 +1,4 @@
-"""An agent's own calls at the gateway's side of its link: windows, pieces, and calls that nobody waits for."""
+"""An agent's outbound calls at the gateway's side of its link: windows, chunks, and abandoned calls."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Wire:
 
 @dataclass
 class Side:
-    """One link, and what its machine is told."""
+    """One link, and the inputs of its machine."""
 
     agents: Agents = field(default_factory=Agents)
     wire: Wire = field(default_factory=Wire)

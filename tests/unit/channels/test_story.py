@@ -1,4 +1,4 @@
-"""What a connection tells of its link: pure, one input after another."""
+"""The facts that a connection derives about its link: pure, one input after another."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ BLOCK = f"{TASK}/poem"
 
 @dataclass
 class Box:
-    """An outbox that is as full as a test says."""
+    """An outbox that is as full as a test sets it."""
 
     has_room: bool = True
     frames: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])

@@ -1,4 +1,4 @@
-"""The plan of deaths in the life of a question: every point in every run, every dialect in the whole of it."""
+"""The plan of crashes in the life of a question: every point in every run, every dialect in the full run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``make chaos`` says of the runs of the dead: how long each waited, and on which step."""
+"""What ``make chaos`` reports about taken-over runs: how long each waited, and on which step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``passerelle call`` prints of an answer, by what agents make of it."""
+"""What ``passerelle call`` prints of an answer, for each kind of agent."""
 
 from typing import cast
 

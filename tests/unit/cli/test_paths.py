@@ -1,4 +1,4 @@
-"""A path of a request out of ids that somebody gives."""
+"""Request paths are built from ids that a user gives."""
 
 from __future__ import annotations
 

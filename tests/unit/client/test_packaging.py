@@ -1,4 +1,4 @@
-"""The client that users install works alone, and beside the gateway."""
+"""The installed client works alone, and next to the gateway."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_wheel_is_the_same_from_tree_and_from_source_distribution(
 
 
 def test_wheel_ships_what_clients_import_and_nothing_else_of_the_gateway() -> None:
-    """A new name here is a room of the gateway that every client carries along: cut the import, or say why."""
+    """A new name here is a room of the gateway that every client installs: cut the import, or give the reason."""
     rooms: dict[str, set[str]] = {}
     for name in load_build_hook().find_modules(TREE):
         _, room, *rest = name.split(".")

@@ -8,7 +8,7 @@ from passerelle.runtime.records.shape_memory import USES, ShapeMemory
 
 
 def use(memory: ShapeMemory[str], shape: str) -> bool:
-    """Whether a use of a shape made somebody learn it."""
+    """Whether a use of a shape learned it."""
     try:
         assert memory.recall(shape) == shape
     except KeyError:

@@ -1,4 +1,4 @@
-"""The approval machine, row by row: what is allowed, what follows, and how each refusal is told."""
+"""The approval machine, row by row: what is allowed, what follows, and the error of each refusal."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -106,7 +106,7 @@ RETURNING = (BeginReturn, FinishReturn, FailReturn, RetryReturn)
 
 
 def reach(state: str, returned: str = "none") -> Stream:
-    """A stream whose record stands in ``state`` and ``returned``."""
+    """A stream whose record has the states ``state`` and ``returned``."""
     stream = Stream()
     waits = make_request().remote if returned != "none" else None
     if state == "answered":
@@ -634,7 +634,7 @@ class TestAudience:
 
 
 class TestWriting:
-    """Words to the task, by whoever owns it."""
+    """Messages to the task, by its owner."""
 
     TURN = make_id("turn", 7)
     SAID: ClassVar[dict[str, object]] = {

@@ -55,7 +55,7 @@ class ApprovalLife(RuleBasedStateMachine):
         self.decisions = 0
 
     def expect(self, command: ActionCommand, *, allowed: bool) -> bool:
-        """Tells it and holds the answer against what the reference allows."""
+        """Sends it and compares the result with what the reference allows."""
         if allowed:
             self.stream.tell(command)
             return True
@@ -142,7 +142,7 @@ class ApprovalLife(RuleBasedStateMachine):
 
     @rule()
     def lose_every_connection(self) -> None:
-        """Nothing can be told to the machine here, and so nothing happens (I6)."""
+        """No command exists for this, so nothing happens (I6)."""
         self.stream.now_ms += 1
 
     @invariant()
@@ -197,7 +197,7 @@ def test_any_prefix_of_a_stream_folds_and_goes_on_to_the_same_record() -> None:
         record: ActionRecord | None = None
         for event in stream.events[:cut]:
             record = evolve(record, event)
-        # A reader that starts anew from a snapshot sees some events twice.
+        # A reader that starts from a snapshot sees some events twice.
         for event in stream.events:
             record = evolve(record, event)
         assert record == stream.now

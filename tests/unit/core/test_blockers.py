@@ -168,7 +168,7 @@ def test_open_dependencies_are_listed_after_a_question() -> None:
             {"status": Status.WAITING_RESOURCE, "artifacts": (FILE,)},
             Blocker("dependency", "art_1", "in short"),
         ),
-        # A question that is closed, and the agent has said nothing since.
+        # A question that is closed, while the agent has sent nothing since.
         ({}, Blocker("dependency", "agent:echo", "the agent has not gone on since")),
         (
             {"status": Status.WAITING_PERMISSION},

@@ -1,4 +1,4 @@
-"""The canonical form: one value, one text, whoever wrote it."""
+"""The canonical form: one value has one text, whichever writer produced it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of devices: what each may be told, and that a replay gives the list again."""
+"""The table of devices: which commands each state allows, and that a replay gives the list again."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Texts of others on a screen of ours."""
+"""Untrusted text on the user's screen."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""The envelope: what it refuses to write, what it can always read, and where the frame stands in the bytes."""
+"""The envelope: what it refuses to write, what it can always read, and the position of the frame in the bytes."""
 
 from dataclasses import asdict, replace
 from typing import cast
@@ -55,7 +55,7 @@ NAMES = st.text(min_size=1, max_size=8)
 FRAMES = JSON_OBJECTS.map(orjson.dumps)
 SCOPES = values(Scope)
 PAYLOAD_VALUES = st.sampled_from(list(PAYLOADS.values())).flatmap(values)
-# What stands last in the payload decides what the frame is joined to.
+# The last member of the payload decides what the frame is joined to.
 ENDINGS: tuple[AnyPayload, ...] = (
     TaskAccepted(),
     TurnStarted(),

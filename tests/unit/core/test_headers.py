@@ -1,4 +1,4 @@
-"""Fields with one value stand in a head once, and lines of a list are one list."""
+"""A field with one value occurs once in a head, and several lines of a list are one list."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_what_another_one_went_on_from_is_not_meant() -> None:
     between, last = make_task(2, 1, named=()), make_task(3, 2)
     assert names([last, between, one]) == ["art_30"]
     assert names([make_task(3, 1), make_task(2, 1), one]) == ["art_20", "art_30"]
-    # One that came next, and says nothing of what was before it.
+    # A later one that does not refer to the earlier one.
     next_one = change(make_task(3), created_at=AT.format(9))
     assert names([next_one, one]) == ["art_30"]
     gone = change(make_task(4), rolled_back=AT.format(8))

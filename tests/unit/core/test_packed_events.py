@@ -43,7 +43,7 @@ def make_events(draw: st.DrawFn) -> list[EncodedEvent]:
     for number in range(draw(st.integers(1, 8))):
         words = draw(st.dictionaries(TEXTS, TEXTS, max_size=3))
         framed = draw(st.booleans())
-        # Words of a payload beside a frame: any but the name of the frame.
+        # Members of a payload next to a frame: any but the name of the frame.
         fact = Fact(
             scope=draw(SCOPES),
             payload=VendorPayload(

@@ -58,7 +58,7 @@ TASK = change(
     ended_at="2026-11-20T00:00:01.500Z",
 )
 IDLE = change(TASK, current_run_id=None)
-"""Nobody works on it, so that nothing is said about silence."""
+"""No agent works on it, so silence is not reported."""
 
 
 @pytest.mark.requirement("VAL-9")
@@ -114,7 +114,7 @@ def test_routing_counts_what_was_met_and_adds_up_what_it_costs() -> None:
     assert (found.candidate_count, len(found.fallbacks)) == (2, 1)
     assert found.limits == LimitState(1, 1, 1)
     assert found.costs == (CostState("EUR", 11, 0), CostState("USD", 0, 7))
-    # The fact that says whom the caller wanted is not among these.
+    # The fact with the agent that the caller named is not among these.
     assert {name: mark.state for name, mark in found.marks.items()} == {
         "profile": MarkState.UNKNOWN,
         "decision": MarkState.UNKNOWN,

@@ -1,4 +1,4 @@
-"""A command that the status of a task does not allow is refused in words of whoever gave it."""
+"""A command that the status of a task does not allow is refused in the caller's words."""
 
 import pytest
 

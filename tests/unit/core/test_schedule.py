@@ -338,7 +338,7 @@ class Course:
             self.ticks.update(run.tick_ms for run in step.runs)
 
     def visit(self, *, dies_after: int) -> None:
-        """As a handler of the row does it, which may die after so many of its acts."""
+        """Acts like a handler of the row, which may die after this number of acts."""
         if dies_after == 0:
             return
         self.tell(judge_ticks(SESSION, self.state, self.now_ms, CALENDAR, busy=self.busy))

@@ -1,4 +1,4 @@
-"""The thread machine: one context for ever, its turns in order, and what each peer is told (ID-3, A2A-4)."""
+"""The thread machine: one context for ever, its turns in order, and what each agent gets (ID-3, A2A-4)."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_context_that_is_closed_is_followed_by_another_one() -> None:
     stream.push(Fact(Scope("se_1", _OPENED, "turn_1", "task_1", "run_1"), STARTED))
     told = stream.now.remotes["echo"]
     (fact,) = stream.tell(CLOSE)
-    assert fact.scope.thread_id == "th_0"  # whose child it is, and not where it stands
+    assert fact.scope.thread_id == "th_0"  # the parent thread, not the closed one
     assert stream.now.remotes == {}
     assert stream.now.closed is not None
     (closed,) = stream.now.closed

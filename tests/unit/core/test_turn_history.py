@@ -1,4 +1,4 @@
-"""Threads that go back: what they know then is what the turns that stand have told, and nothing else (PRS-5)."""
+"""Rolled-back threads: their state is that of the remaining turns, and nothing else (PRS-5)."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ def artifact(number: int, name: str, version: int) -> ArtifactChanged:
 
 @dataclass(slots=True)
 class Conversation:
-    """A session with one thread that goes back and forth, and another one beside it."""
+    """A session with one thread that is rolled back and continued, and another one."""
 
     events: list[Event] = field(default_factory=list[Event])
     state: ThreadRecord | None = None
     said: list[tuple[str, Said]] = field(default_factory=list[tuple[str, Said]])
-    """By task, what was said to the thread: told again to another thread, it comes to the same."""
+    """By task, the events of the thread: replayed for another thread, they give the same state."""
     turns: dict[str, str] = field(default_factory=dict[str, str])
     """Task by turn."""
     gone: set[str] = field(default_factory=set[str])
-    """Turns that do not stand."""
+    """Turns that are rolled back."""
     contexts: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """By task, the contexts in which an agent was told of it."""
+    """By task, the contexts in which an agent received it."""
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -178,7 +178,7 @@ class Conversation:
         return CompactedTurns(name, turn, covers, summary, "ada")
 
     def tell_what_stands(self) -> ThreadState:
-        """What a thread comes to that was never told of what is gone."""
+        """The state of a thread that never had the rolled-back turns."""
         gone = {self.turns[turn] for turn in self.gone}
         other = Conversation()
         for task, said in self.said[1:]:
@@ -267,7 +267,7 @@ def test_a_thread_keeps_only_the_state_of_turns_that_are_not_rolled_back(
     talk = play(acts)
     assert read_state(talk.now) == talk.tell_what_stands()
     assert talk.now.turns == len(talk.turns) - len(talk.gone)
-    # Nothing that an agent was told of what is gone is in a context that is told to it again.
+    # No context with rolled-back turns is used for an agent again.
     gone = {talk.turns[turn] for turn in talk.gone}
     known = {context for task in gone for context in talk.contexts[task]}
     assert not known & set(talk.now.remotes.values())

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words of ours, and the member that was meant."""
+"""Errors of a request in the gateway's own words, with the member that was meant."""
 
 from __future__ import annotations
 

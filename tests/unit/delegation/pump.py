@@ -94,14 +94,14 @@ class Pump:
         return [event for result in results for event in self.hear(result)]
 
     def want_cancel(self) -> None:
-        """Somebody wants the task stopped."""
+        """Requests the cancel of the task."""
         decision = self._begin(self.held)
         requested = TaskCancelRequested("ada", "user", "active_run")
         decision.add(tasks.decide(self._task(decision), RequestCancel(requested)))
         self._store(decision)
 
     def add(self, fact: Fact) -> None:
-        """Stores a fact of somebody else."""
+        """Stores a fact of another writer."""
         decision = self._begin(self.held)
         decision.add([fact])
         self._store(decision)

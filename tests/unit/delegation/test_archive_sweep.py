@@ -28,7 +28,7 @@ HOME = Shard(5)
 
 @dataclass
 class Memory:
-    """A store of so many per cent."""
+    """A store that is full to this percentage."""
 
     percent: int
     fullness: Fullness = Fullness.NORMAL

@@ -1,4 +1,4 @@
-"""Chunks of artifacts, in any order and any grouping: each version that is told is what the agent had sent by then."""
+"""Chunks of artifacts, in any order and grouping: each recorded version is what the agent had sent by that time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Model:
 
 
 def told_of(events: list[Event]) -> dict[str, list[ArtifactChanged]]:
-    """The artifacts that were told, by the agent's id."""
+    """The recorded artifacts, by the agent's id."""
     found: dict[str, list[ArtifactChanged]] = {}
     for event in events:
         changed = event.fact.payload

@@ -1,4 +1,4 @@
-"""The lock of a run: one at a time and in order, whoever is cancelled in line."""
+"""The lock of a run: one holder at a time and in order, whichever waiter is cancelled."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ WITHIN_S = 10.0
 
 
 async def play(cancelled: Sequence[tuple[int, int]]) -> list[int]:
-    """Eight ask for it; ``cancelled`` says who is cancelled at which pass of the loop. Returns who had it."""
+    """Eight tasks wait for it; ``cancelled`` names those cancelled at each pass of the loop. Returns the holders."""
     lock, had, inside = FairLock(), list[int](), 0
 
     async def work(number: int) -> None:

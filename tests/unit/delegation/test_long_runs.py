@@ -1,4 +1,4 @@
-"""Runs of an agent that says much: its thousandth word is no more work than its hundredth."""
+"""Runs of an agent that sends much: the thousandth message costs no more than the hundredth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of a peer, one by one: what each means here, what callers see of it, and what no frame can do."""
+"""Frames of an agent, one by one: the meaning of each, what callers see of it, and what no frame can do."""
 
 from __future__ import annotations
 

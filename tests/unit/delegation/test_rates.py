@@ -1,4 +1,4 @@
-"""Rates of runs, by a clock that stands where the test puts it."""
+"""Rates of runs, by a clock that the test sets."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_twenty_runs_of_one_have_together_what_one_run_of_another_has() -> None:
         item = rotation.pop()
         assert item is not None
         had[item[0]] += 1
-        # Whoever had a turn wants the next one.
+        # A caller that had a turn wants the next one.
         rotation.add(item[0], "talker", item)
     assert had == {"alice": 20, "bob": 20}
 

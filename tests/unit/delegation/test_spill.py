@@ -21,7 +21,7 @@ LARGE = "x" * (CAP + 1)
 
 
 def frame_of(size: int) -> JsonObject:
-    """A frame that is exactly so many bytes long."""
+    """A frame of exactly this number of bytes."""
     empty = len(orjson.dumps({"statusUpdate": ""}))
     return {"statusUpdate": "y" * (size - empty)}
 

@@ -1,4 +1,4 @@
-"""What a page shows as steps, and that a page which cannot be tested says so."""
+"""The steps that a page shows, and that a page which cannot be tested states so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell of a page: what holds from block to block, what fails it, and that nothing of it is left."""
+"""The shell of a page: what is kept from block to block, what fails it, and that no process of it remains."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_variables_of_the_test_process_are_not_passed_on(
 
 
 def test_a_failed_command_is_reported_at_once_while_terminals_are_open(shell: PageShell) -> None:
-    """What a terminal runs had held the pipe open by which the end of the shell is told."""
+    """A process of a terminal had kept the pipe open whose end signals the end of the shell."""
     shell.run(Step("p:1", "echo ready; sleep 60", None, "a", "ready"))
     begun = time.monotonic()
     with pytest.raises(PageFault, match="p:2: a command failed"):

@@ -1,4 +1,4 @@
-"""What the configuration says of agents beside where they are."""
+"""The configuration of agents besides their addresses."""
 
 from __future__ import annotations
 

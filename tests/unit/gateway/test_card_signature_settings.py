@@ -1,4 +1,4 @@
-"""Which keys count for the card of an agent, as it stands in the configuration."""
+"""Which keys the configuration trusts for the card of an agent."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Places of connections: strangers make room first, then what is idle, and nobody who has something under way."""
+"""Connection slots: unauthenticated connections are closed first, then idle ones, and never a busy one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HERE, THERE = "192.0.2.1", "192.0.2.2"
 
 @dataclass(eq=False)
 class Link:
-    """A connection that says what it is told to say."""
+    """A connection whose state the test sets."""
 
     is_idle: bool = True
     is_open: bool = True

@@ -1,4 +1,4 @@
-"""Each edge has a row for every error class, and its rows say what the outside contract says."""
+"""Each edge has a row for every error class, and its rows agree with the public contract."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -31,7 +31,7 @@ def test_every_error_class_is_in_every_table(kind: type[errors.PasserelleError])
 
 def test_fault_of_the_caller_is_4xx_and_of_the_remote_5xx() -> None:
     ours = {errors.PasserelleError, errors.ConfigInvalid, errors.DirectoryInUse}
-    # An agent that takes no more for now is passed on as it says it: 429 with Retry-After.
+    # An agent that takes no more for now is passed on as it answered: 429 with Retry-After.
     passed_on = {errors.PeerBusy}
     for kind, status in problem.STATUSES.items():
         if kind not in ours | passed_on:

@@ -1,4 +1,4 @@
-"""Whose a request is that a proxy passes on: the first hop that is no proxy of ours."""
+"""The client of a request behind a proxy: the first hop that is no trusted proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of ours as gRPC statuses."""
+"""Errors of the gateway as gRPC statuses."""
 
 from __future__ import annotations
 

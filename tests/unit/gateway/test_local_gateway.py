@@ -1,4 +1,4 @@
-"""Where the gateway of this machine is: what is plain is taken without the model, and the model would say the same."""
+"""Where the local gateway listens: simple settings are read without the model, with the same result."""
 
 from __future__ import annotations
 

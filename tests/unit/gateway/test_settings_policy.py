@@ -1,4 +1,4 @@
-"""The section ``policy``: what it becomes, and what is said of a rule that cannot be used."""
+"""The section ``policy``: what it becomes, and the fault of a rule that cannot be used."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Settings: which source wins, and what is said about a value that cannot be used."""
+"""Settings: which source wins, and the fault of a value that cannot be used."""
 
 from collections.abc import Mapping
 from pathlib import Path

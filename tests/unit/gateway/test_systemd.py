@@ -1,4 +1,4 @@
-"""Who is told of the life of the process, by the variables that systemd sets."""
+"""The service manager is notified of the life of the process, by the variables that systemd sets."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Published:
 
 @dataclass
 class StillClock:
-    """The time at which a test began: it goes on only as the test says, however long that takes."""
+    """The time at which a test began; only the test advances it, however long it runs."""
 
     began_ms: int = field(default_factory=SystemClock().now_ms)
     ahead_ms: int = 0

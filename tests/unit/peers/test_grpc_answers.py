@@ -57,7 +57,7 @@ def test_exception_in_the_agent_is_reported_as_its_error() -> None:
     ],
 )
 def test_unknown_end_that_no_agent_wrote_stays_unknown(text: str) -> None:
-    """The library for gRPC says so itself where no status came."""
+    """The library for gRPC reports this itself if no status came."""
     outcome = read_end("UNKNOWN", text, None)
     assert judge_send(outcome) == outcome == Unknown("gRPC UNKNOWN")
 

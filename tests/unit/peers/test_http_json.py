@@ -1,4 +1,4 @@
-"""HTTP+JSON as bytes: what is asked, and what each way to say an error means."""
+"""HTTP+JSON as bytes: the requests, and the meaning of each form of an error."""
 
 from __future__ import annotations
 

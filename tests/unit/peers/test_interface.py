@@ -165,7 +165,7 @@ def test_nonsense_in_a_card_is_read_over() -> None:
         ("http://127.0.0.1:9001", "http://0.0.0.0:9001/", "http://127.0.0.1:9001/"),
         ("http://agent:9001", "http://0.0.0.0:9001/%2Fa/", "http://agent:9001/%2Fa/"),
         ("http://agent:9001", "http://[::]:9001/", "http://agent:9001/"),
-        # Another machine, port or scheme is somebody else.
+        # Another machine, port or scheme is another origin.
         ("http://agent:9001", "http://localhost:9001/", None),
         ("http://127.0.0.1:9001", "http://localhost:9002/", None),
         ("http://127.0.0.1:9001", "https://localhost:9001/", None),

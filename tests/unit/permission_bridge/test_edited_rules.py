@@ -1,4 +1,4 @@
-"""Rules put beside those of the configuration: one layer more, and never the stronger one."""
+"""Rules edited at run time: a further layer over the configuration, and never the stronger one."""
 
 from __future__ import annotations
 

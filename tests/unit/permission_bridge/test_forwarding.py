@@ -1,4 +1,4 @@
-"""What is recorded when a question goes out."""
+"""What is recorded when a question is sent to devices."""
 
 import pytest
 

@@ -49,7 +49,7 @@ Doubt: TypeAlias = Literal["none", "safe", "doubts"]
 
 @dataclass(frozen=True)
 class Sources:
-    """What each source would say."""
+    """The verdict of each source."""
 
     denies: bool
     asks: Asking

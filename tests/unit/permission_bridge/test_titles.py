@@ -1,4 +1,4 @@
-"""The line that people read first: what two questions differ in stands in it, and no peer writes its beginning."""
+"""The line that approvers read first: it has what distinguishes two questions, and no agent writes its beginning."""
 
 from __future__ import annotations
 

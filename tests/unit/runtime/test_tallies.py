@@ -1,4 +1,4 @@
-"""Counters and histograms of ours look to Prometheus as those of its own library do."""
+"""Own counters and histograms look to Prometheus like those of its library."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Frames and segments give back what went in, and say of other bytes that they are none."""
+"""Frames and segments return what was packed, and refuse other bytes."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> Non
 
 
 class Held:
-    """Answers when it is told to."""
+    """Answers when the test allows it."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []

@@ -90,7 +90,7 @@ ALLOW_OOM = frozenset(
         ),
     }
 )
-"""A full server keeps its leases, hears who lives, lets devices and agents in, announces a loss, and can be drained."""
+"""A full server keeps its leases and presence, admits devices and agents, announces a loss, and can be drained."""
 _LUA_CALL = re.compile(r"redis\.p?call\(\s*(?:'([A-Za-z]+)'|\"([A-Za-z]+)\"|([^'\")]+))")
 _SENDERS = frozenset({"pack", "ask", "ask_once"})
 

@@ -1,4 +1,4 @@
-"""The data directory: closed to others where it is ours, left alone where it is not."""
+"""The data directory: private if it is the gateway's own, otherwise left alone."""
 
 import asyncio
 import stat
@@ -52,7 +52,7 @@ def test_closed_folder_with_other_files_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lock", "store.json"])
 def test_unwritable_directory_is_reported_in_one_sentence(tmp_path: Path, name: str) -> None:
-    """Whatever the reason, and whoever runs it: nobody opens or replaces a folder like a file."""
+    """Whatever the reason and the user: a folder cannot be opened or replaced like a file."""
     (tmp_path / name / "in the way").mkdir(parents=True)
     stamp = EngineStamp("valkey", "9.1.2", 80, 1, "0a1b2c3d")
     write: Callable[[], object] = partial(write_stamp, tmp_path, stamp)

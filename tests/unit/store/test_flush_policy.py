@@ -19,7 +19,7 @@ BUDGET_S = 0.004
 
 @dataclass
 class Calls:
-    """Queues calls at a policy and tells what it decides for each."""
+    """Queues calls at a policy and returns what it decides for each."""
 
     policy: FlushPolicy
     now_s: float = 0.0

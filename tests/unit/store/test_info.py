@@ -1,4 +1,4 @@
-"""INFO: both engines tell their version, and a server that would lose data is refused."""
+"""INFO: both engines report their version, and a server that would lose data is refused."""
 
 from __future__ import annotations
 

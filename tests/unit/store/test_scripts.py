@@ -1,4 +1,4 @@
-"""What stands before a script when it is loaded: what it uses of the shared functions, and its keys by name."""
+"""The prelude of a loaded script: the shared functions that it uses, and its keys by name."""
 
 from __future__ import annotations
 

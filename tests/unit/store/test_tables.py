@@ -163,7 +163,7 @@ def fill_folder(folder: Path) -> None:
 def test_a_folder_is_whole_with_its_manifest_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is killed between two names leaves no manifest, and what is left says what it is."""
+    """An export that is killed between two names leaves no manifest, and its files name what they are."""
     folder, renamed = tmp_path / "tables", list[str]()
     rename = os.rename
 

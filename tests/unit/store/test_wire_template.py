@@ -19,7 +19,7 @@ WORDS = st.binary(max_size=30)
 
 
 def write(name: bytes, text: bytes) -> tuple[bytes, ...]:
-    """What is written of two values: one stands twice, the other inside an argument."""
+    """A call with two values: one is an argument twice, the other is inside an argument."""
     return b"100%", name, b'{"%b": "' + text + b'", "by": "' + name + b'"}', b""
 
 

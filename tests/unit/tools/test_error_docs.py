@@ -18,7 +18,7 @@ PARTS: Final[tuple[Part, ...]] = ("answers", "tasks")
 
 
 def list_literals(node: ast.expr) -> Iterator[str]:
-    """The texts that an expression may have, as far as it says so itself."""
+    """The texts that an expression may have, as far as it is a literal."""
     match node:
         case ast.Constant(value=str(text)):
             yield text

@@ -1,4 +1,4 @@
-"""What is drawn of the events says all of them, and says it of each exactly once."""
+"""The generated tables of events contain each of them exactly once."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The drawn state machines say what the tables say."""
+"""The drawn state machines agree with the tables."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a release says of its files, and what an installation may take."""
+"""What a release states about its files, and what an installation may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check that nothing is called, and nothing said, in words that nobody from the field searches for."""
+"""The check that names and sentences use the words of the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a push notification brings with it, and how a receiver can tell that it is ours."""
+"""The headers of a push notification, and how a receiver can verify that the gateway sent it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ BOTH = PublicEdge({"bearer": BEARER}, ("a2a:call",), versions=("1.0", "0.3"), ex
 
 
 def _known(card: JsonObject) -> JsonObject:
-    """What the models of 0.3 know of it: other kinds of schemes are errors there."""
+    """The part that the models of 0.3 know: other kinds of schemes are errors there."""
     schemes = card["securitySchemes"]
     assert isinstance(schemes, dict)
     return {
@@ -71,7 +71,7 @@ def test_card_of_the_older_version_is_read_as_the_sdk_reads_it() -> None:
     # The SDK lists the main address twice where the card does, and shortens the version of the further ones.
     first, _, further = expected.pop("supportedInterfaces")
     assert lifted.pop("supportedInterfaces") == [first, {**further, "protocolVersion": "0.3.0"}]
-    # A list of scopes that is empty is as good as none.
+    # An empty list of scopes counts as none.
     assert render_payload(lifted) == render_payload(expected)
 
 

@@ -1,4 +1,4 @@
-"""A job that is followed: told once for each change, over absences of the gateway and gaps of the stream."""
+"""A followed job: shown once for each change, across outages of the gateway and gaps of the stream."""
 
 from __future__ import annotations
 

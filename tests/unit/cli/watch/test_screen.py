@@ -1,4 +1,4 @@
-"""The table of ``tasks watch`` on a terminal of 80 columns: what tells tasks apart is whole."""
+"""The table of ``tasks watch`` on a terminal of 80 columns: the distinguishing part of ids is complete."""
 
 from __future__ import annotations
 

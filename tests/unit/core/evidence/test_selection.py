@@ -1,4 +1,4 @@
-"""Which facts a bundle has, where its range ends, and what the chain says of it."""
+"""Which facts a bundle has, where its range ends, and what the chain proves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a card changed, who has it already, and what is signed of it."""
+"""When a card changed, whether the caller has the current one, and what is signed."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""The face over a service that fails: what the caller is told, and what is counted."""
+"""The face over a service that fails: what the caller gets, and what is counted."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ GET: Final = {**SUBSCRIBE, "method": "GetTask"}
 
 
 class Agents:
-    """One agent that nobody asks for its card."""
+    """One agent whose card is never requested."""
 
     names = ("echo",)
 

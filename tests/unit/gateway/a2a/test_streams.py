@@ -228,7 +228,7 @@ async def keep(blobs: DirectoryBlobs, size: int) -> StreamFrame:
 
 @dataclass
 class Slow(Wire):
-    """Takes one message at a time, and the next one when it is told."""
+    """Takes one message at a time, and the next one on request."""
 
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     waiting: int = 0

@@ -120,7 +120,7 @@ async def test_a_caller_that_left_during_a_recheck_is_not_checked_again() -> Non
 
     def make_judge(name: str) -> Judge:
         async def judge() -> None:
-            if not judged:  # whoever is looked at first takes until the other one has left
+            if not judged:  # the first check waits until the other caller has left
                 other = tasks["two" if name == "one" else "one"]
                 other.cancel()
                 await asyncio.wait([other])

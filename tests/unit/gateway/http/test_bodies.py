@@ -38,7 +38,7 @@ class Everybody:
 
 @pytest.fixture
 def http() -> AsyncClient:
-    """The routes with a body beside the table of ``/v1``; nothing stands behind them."""
+    """The routes with a body outside of the table of ``/v1``; they have no handlers here."""
     nothing = cast("Any", None)
     routes = [
         tickets.make_ticket_route(tickets.TicketEdge(nothing, Everybody(), READER)),

@@ -1,4 +1,4 @@
-"""What is at ``/``, and what a path says at which there is nothing."""
+"""The page at ``/``, and the answer at an unknown path."""
 
 from html.parser import HTMLParser
 

@@ -68,7 +68,7 @@ async def test_gateway_with_keys_leaves_names_to_the_operator() -> None:
 @pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])
 @pytest.mark.parametrize("mode", ["open", "keys"])
 async def test_repeated_header_is_refused_with_its_name(name: bytes, mode: str) -> None:
-    """Two lines of one field are read differently by whoever stands before us (L4)."""
+    """Two lines of one field are read differently by proxies in front of the gateway (L4)."""
     served: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -136,7 +136,7 @@ async def test_loser_learns_the_winner(http: AsyncClient, service: ScriptedServi
 async def test_problem_has_the_status_of_the_object_and_the_http_status(
     http: AsyncClient, service: ScriptedService
 ) -> None:
-    """Channels say it as ``d.status``; here the status of the answer stood in its place."""
+    """Channels send it as ``d.status``; here the HTTP status had its place."""
     service.error = UnsupportedOperation("a task that is completed cannot be paused", status="done")
     response = await http.post("/v1/tasks/task_1/pause", headers=OWNER)
     assert code(response) == (409, "unsupported_operation")

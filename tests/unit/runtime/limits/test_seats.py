@@ -1,4 +1,4 @@
-"""So many streams of one caller are open, and no more."""
+"""A caller has a limited number of open streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Periods in which callers have quotas, and what is said where one is used up."""
+"""Periods of quotas, and the refusal when one is used up."""
 
 from __future__ import annotations
 

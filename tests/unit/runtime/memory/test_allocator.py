@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 
-# The first blocks teach glibc that blocks of their size come and go; those after them stand among small ones.
+# The first blocks teach glibc that blocks of their size come and go; later ones lie among small blocks.
 _ROUND = """
 import asyncio, sys
 from passerelle.runtime.memory.machine import give_back, read_resident

@@ -1,4 +1,4 @@
-"""Keys that sign: made, kept in files that nobody else reads, named by their content."""
+"""Signing keys: created, kept in private files, named by their content."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Signatures: over content that travels beside them, by every key that signs, and in tokens."""
+"""Signatures: detached from their content, by every key that signs, and in tokens."""
 
 from dataclasses import replace
 from pathlib import Path
