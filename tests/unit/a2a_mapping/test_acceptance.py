@@ -76,7 +76,7 @@ NO_CONDITIONS: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("value", "field"), NO_CONDITIONS)
-def test_what_is_no_condition_is_refused_with_its_place(value: Json, field: str) -> None:
+def test_invalid_condition_is_refused_with_its_path(value: Json, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_conditions(value, "x")
     assert refused.value.field == field

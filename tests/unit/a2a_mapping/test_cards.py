@@ -241,7 +241,7 @@ def test_a_default_port_may_be_written_or_not() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "x", "http://", "mailto:a@b", "http://a:b", "file:///etc"])
-def test_what_is_no_url_of_a_host_has_no_origin(url: str) -> None:
+def test_text_that_is_no_host_url_has_no_origin(url: str) -> None:
     assert read_origin(url) is None
 
 

@@ -51,7 +51,7 @@ def test_ordinary_words_pass_as_they_are(text: str) -> None:
         "123456",
     ],
 )
-def test_what_could_be_an_id_or_an_address_is_never_shown(secret: str) -> None:
+def test_text_with_a_possible_id_or_address_is_replaced(secret: str) -> None:
     for text in (
         f"cannot find {secret} today",
         f"Task '{secret}' is unknown.",

@@ -350,7 +350,7 @@ def test_an_expiry_that_is_no_time_is_none(expires_at: Json) -> None:
         ("déjà 日本 😀", "déjà 日本 😀"),
     ],
 )
-def test_what_would_act_on_a_screen_is_written_out(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_text(text) == shown
 
 

@@ -283,7 +283,7 @@ def test_an_error_text_with_an_id_of_the_agent_is_replaced(text: str) -> None:
     )
 
 
-def test_what_the_caller_sent_may_come_back() -> None:
+def test_error_text_may_contain_ids_that_the_caller_sent() -> None:
     native = NativeError(-32602, "message tck-000123 is bad")
     assert (
         make_refusal("echo", native, _IDS, own={"tck-000123"}).message

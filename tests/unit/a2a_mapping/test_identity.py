@@ -276,7 +276,7 @@ def test_artifacts_of_a_reference_go_along_marked_and_count_for_no_other_message
 
 
 @pytest.mark.requirement("LT-18")
-def test_what_a_message_waits_for_stays_here() -> None:
+def test_prerequisites_of_a_message_are_not_sent_to_the_agent() -> None:
     metadata: JsonObject = {"kept": {"a": 1}, AFTER: ["task_here"]}
     message: JsonObject = {"messageId": "m", "parts": [{"text": "mine"}], "metadata": metadata}
     sent = address_send({"message": message}, RemoteAddress())["message"]

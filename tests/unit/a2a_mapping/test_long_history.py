@@ -109,7 +109,7 @@ def test_a_long_history_finds_the_same_messages_as_a_full_scan(
 
 
 @given(st.lists(_messages, max_size=6), st.lists(_messages, min_size=1, max_size=4))
-def test_what_was_completed_stays_so_as_it_grows(
+def test_completed_history_stays_complete_as_it_grows(
     native: list[JsonObject], accepted: list[JsonObject]
 ) -> None:
     merged = LongHistory(merge_history(native, accepted), accepted)
@@ -164,7 +164,7 @@ def test_a_message_without_words_weighs_something_too() -> None:
     assert len(history) <= MOST_BYTES // 512
 
 
-def test_what_is_known_of_messages_that_are_left_out_has_a_bound(
+def test_memory_of_left_out_messages_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(histories, "_MOST_LEFT_OUT", 10)

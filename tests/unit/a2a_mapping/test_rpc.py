@@ -48,7 +48,7 @@ def test_absent_params_are_no_params() -> None:
         (b'{"jsonrpc":"2.0","method":"GetTask"}', "id"),
     ],
 )
-def test_what_is_no_request_is_refused_with_the_field_named(body: bytes, field: str) -> None:
+def test_invalid_request_is_refused_and_names_the_field(body: bytes, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read_rpc(body)
     assert caught.value.field == field

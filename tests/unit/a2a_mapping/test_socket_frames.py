@@ -65,7 +65,7 @@ def test_cancel_stream_names_the_request_whose_stream_it_leaves(rpc_id: object) 
 
 
 @pytest.mark.parametrize("text", ["no json", "[1]", '"x"'])
-def test_what_is_no_request_passes_as_it_is(text: str) -> None:
+def test_frame_that_is_no_request_passes_unchanged(text: str) -> None:
     assert read_frame(text) == CallFrame(None, text.encode())
 
 

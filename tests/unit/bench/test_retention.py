@@ -8,7 +8,7 @@ from bench.retention import Look, find_leaving_s
 from bench.rows import BenchBroken
 
 
-def test_what_is_used_beyond_rest_is_what_leaving_costs() -> None:
+def test_cost_of_retention_is_the_cpu_time_above_idle() -> None:
     looks = [
         Look(0.0, 7, (1.0, 2.0)),
         Look(5.0, 7, (2.0, 2.5)),

@@ -47,7 +47,7 @@ def test_a_caller_without_a_key_shows_none() -> None:
         (503, b"line line done", "503: line line done"),
     ],
 )
-def test_what_is_counted_comes_exactly_so_often(
+def test_answer_must_have_the_exact_count_of_the_counted_text(
     status: int, answer: bytes, fault: str | None
 ) -> None:
     request = Request(HERE, Step("", "done", counted="line", times=2))

@@ -117,7 +117,7 @@ async def test_a_reader_joins_the_fanout_only_at_the_head() -> None:
     assert stream.fanout.join(NAME, FullView(), begin, 0, Reader().take_messages) is None
 
 
-async def test_what_is_hidden_moves_the_position_and_is_not_sent() -> None:
+async def test_hidden_events_move_the_position_and_are_not_sent() -> None:
     stream, reader = Stream(), Reader()
     member = stream.join(reader, PlainView())
     stream.append(2, "reasoning.summary")

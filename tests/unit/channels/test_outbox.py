@@ -44,7 +44,7 @@ def make(wire: Wire, room_bytes: int = 1_000_000, stall_s: float = 30.0) -> Outb
     return Outbox(wire, room_bytes, stall_s, wire.count_stall)
 
 
-async def test_what_is_put_in_one_turn_leaves_as_one_message_in_order() -> None:
+async def test_frames_of_one_loop_turn_are_sent_as_one_message_in_order() -> None:
     wire = Wire()
     outbox = make(wire)
     for frame in (b"1", b"2", b"3"):
@@ -85,7 +85,7 @@ async def test_room_is_waited_for_until_the_socket_takes_more() -> None:
     assert wire.messages == [b"x" * 100]
 
 
-async def test_what_is_made_for_many_keeps_its_place_behind_what_waits() -> None:
+async def test_shared_message_is_sent_after_waiting_frames() -> None:
     wire = Wire()
     outbox = make(wire)
     assert outbox.write([b"at once"])

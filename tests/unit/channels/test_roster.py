@@ -192,7 +192,7 @@ async def test_a_refused_connection_is_freed_without_the_collector() -> None:
         gc.enable()
 
 
-async def test_what_cannot_enter_is_not_counted() -> None:
+async def test_refused_connection_is_not_counted() -> None:
     roster, news = make(device_connections=1, principal_connections=2)
     news.away = True
     with pytest.raises(StoreUnavailable):

@@ -57,7 +57,7 @@ def test_label_is_in_the_question_of_each_dialect(whole: bool) -> None:  # noqa:
             assert errand.label in str(read_pause(errand))
 
 
-def test_what_has_to_be_waited_for_begins_first() -> None:
+def test_crashes_that_need_a_wait_begin_first() -> None:
     deaths = [one.death for one in plan(Random(3), whole=True)]
     waits = [death in {*TOLD, Death.AFTER_CLAIM, Death.BEFORE_ARRIVAL} for death in deaths]
     assert waits == sorted(waits, reverse=True)

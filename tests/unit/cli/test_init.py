@@ -19,7 +19,7 @@ def read(text: str) -> Settings:
     return Settings.model_validate(yaml.safe_load(text))
 
 
-def test_what_is_written_has_the_agent_and_the_port() -> None:
+def test_written_configuration_has_the_agent_and_the_port() -> None:
     settings = read(compose_config("passerelle.yaml", AGENT, "builder", 9000))
     assert settings.port == 9000
     assert [(one.name, one.url) for one in settings.agents] == [("builder", AGENT)]

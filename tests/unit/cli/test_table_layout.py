@@ -31,7 +31,7 @@ def test_age_has_one_unit(before_s: int, age: str) -> None:
     assert format_age(format_ms(NOW - before_s * 1000), NOW) == age
 
 
-def test_what_is_no_time_stays() -> None:
+def test_text_that_is_no_time_is_shown_unchanged() -> None:
     assert format_age("soon", NOW) == "soon"
 
 

@@ -73,7 +73,7 @@ async def ask(app: App, items: list[JsonObject] | None = None) -> AppOutcome:
         (answer([1]), Fault("no JSON-RPC response")),
     ],
 )
-async def test_what_an_application_answers_becomes_one_outcome(
+async def test_each_response_of_an_application_becomes_one_outcome(
     app: App, outcome: AppOutcome
 ) -> None:
     assert await ask(app) == outcome

@@ -105,7 +105,7 @@ async def test_hidden_events_are_acknowledged_after_all_shown_ones() -> None:
     assert streams.take_acks() == {NAME: at(9)}
 
 
-async def test_what_waits_is_taken_before_the_end_is_raised() -> None:
+async def test_waiting_items_are_taken_before_the_end_is_raised() -> None:
     streams = Streams()
     begun(streams)
     streams.take(Live(NAME, at(0), 0))

@@ -16,7 +16,9 @@ def note_all(took_ms: int, times: int = 200) -> BatchWindow:
     ("took_ms", "within_s"),
     [(0, 0.0), (2, 0.0005), (8, 0.002), (16, 0.004), (60_000, 0.004)],
 )
-def test_it_is_a_small_part_of_the_answer_and_never_much(took_ms: int, within_s: float) -> None:
+def test_batch_window_is_a_small_and_bounded_part_of_the_answer_time(
+    took_ms: int, within_s: float
+) -> None:
     assert note_all(took_ms).within_s == pytest.approx(within_s)
 
 

@@ -57,7 +57,7 @@ def test_equal_conversations_are_equal() -> None:
     ],
     ids=["end", "answer", "order", "question last", "lost", "streamed", "parts", "metadata"],
 )
-def test_what_matters_is_never_allowed(through: Record) -> None:
+def test_relevant_difference_is_never_allowed(through: Record) -> None:
     found = compare(CASE, _record(), through)
     assert found
     assert any(not one.row for one in found)

@@ -403,7 +403,7 @@ def test_policy_that_denies_a_question_for_words_cancels_the_task() -> None:
     assert stream.now.cancels_task
 
 
-def test_what_was_allowed_is_used_once_in_time_and_as_it_was_allowed() -> None:
+def test_approval_is_consumed_once_in_time_and_for_the_same_digest() -> None:
     stream = Stream()
     stream.open(make_request(remote=None))
     stream.tell(make_answer(stream.now, "allow"))
@@ -840,7 +840,7 @@ class TestReturn:
 
 
 class TestFold:
-    def test_what_the_machine_does_not_know_changes_nothing(self) -> None:
+    def test_unknown_events_do_not_change_the_record(self) -> None:
         stream = Stream()
         record = stream.open()
         scope = replace(SCOPE, action_id=record.request.action_id)

@@ -94,7 +94,7 @@ def test_none_is_left_out_only_where_reading_gives_it_back() -> None:
         ({"tree_id": "snake"}, "tree.tree_id"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(change: JsonObject, path: str) -> None:
+def test_invalid_member_is_named_by_its_path(change: JsonObject, path: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         from_wire(Tree, {**to_wire(Tree("t", None)), **change}, "tree")
     assert refused.value.field == path

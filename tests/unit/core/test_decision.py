@@ -107,7 +107,7 @@ def test_stored_snapshot_equals_the_fold_of_the_stored_events(
 
 @given(commands=st.lists(COMMANDS, max_size=12), first=st.integers(1, 10**9))
 @pytest.mark.requirement("I4")
-def test_what_is_held_after_a_batch_is_what_is_read_after_it(
+def test_settled_entities_equal_those_read_after_the_append(
     commands: list[TaskCommand], first: int
 ) -> None:
     decision = begin()
@@ -171,7 +171,7 @@ def test_fact_about_what_was_not_read_is_refused() -> None:
     assert find_write(decision.compose("op_1", 0), OTHER).expected == ABSENT
 
 
-def test_what_was_read_and_not_changed_is_neither_compared_nor_written() -> None:
+def test_unchanged_entities_are_neither_compared_nor_written() -> None:
     decision = begin({TASK: NOTHING, OTHER: NOTHING})
     tell(decision, BeginTask(SCOPE, CREATED))
     decision.add([Fact(Scope(SESSION), WarningRaised("odd", "nothing changes"))])
@@ -189,7 +189,7 @@ def test_each_event_has_the_time_of_the_decision_and_an_id_of_its_own() -> None:
     assert all(TASK in find_targets(event) for event in decision.events)
 
 
-def test_what_callers_see_is_counted_in_the_event_and_in_the_snapshot_alike() -> None:
+def test_shown_frames_are_counted_alike_in_events_and_record() -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
     tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))

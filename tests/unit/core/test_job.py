@@ -54,9 +54,7 @@ def make(items: int = 3, **members: object) -> JobState:
 
 @pytest.mark.parametrize("status", JobStatus)
 @pytest.mark.parametrize("command", [StopJob("ada"), RetryItems("ada")])
-def test_what_the_table_names_is_done_and_nothing_else(
-    status: JobStatus, command: JobCommand
-) -> None:
+def test_only_commands_of_the_table_are_accepted(status: JobStatus, command: JobCommand) -> None:
     state = change(make(), status=status, states="wfx")
     target = machine.TABLE[type(command)].get(status)
     if target is None:

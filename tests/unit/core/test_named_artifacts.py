@@ -51,7 +51,7 @@ def test_artifacts_of_concurrent_tasks_are_all_candidates() -> None:
     assert names([make_task(1)], "ship") == []
 
 
-def test_what_another_one_went_on_from_is_not_meant() -> None:
+def test_artifact_that_a_later_task_continued_is_not_chosen() -> None:
     one, two = make_task(1), make_task(2, 1)
     assert names([two, one]) == ["art_20"]
     # Over one that has no artifact of the name, and over several that went on from the same.

@@ -125,7 +125,7 @@ def say(number: int) -> EncodedEvent:
     )
 
 
-def test_what_events_of_an_append_share_is_written_once() -> None:
+def test_shared_members_of_an_append_are_written_once() -> None:
     events = [say(number) for number in range(8)]
     packed = pack_events(events, SESSION)
     for shared in (TIMES[0], "rt_1", "th_1", "task_1", "run_1"):

@@ -101,7 +101,7 @@ def test_a_later_reset_time_keeps_the_start_of_the_wait() -> None:
     assert (after.queued.until, after.status_reason) == (LATER, "others have used it up")
 
 
-def test_it_waits_for_its_agent_where_that_has_no_place_for_it() -> None:
+def test_attempt_waits_for_its_agent_after_the_quota() -> None:
     story, before = waiting()
     story.tell(QueueTask("agent:echo", "paused", 1, "paused", STARTED))
     state = read(story)
@@ -137,7 +137,7 @@ def test_behind_another_task_it_waits_for_the_quota_after_that() -> None:
     assert waits_for_quota(read(story))
 
 
-def test_it_can_be_cancelled_and_is_in_no_line_then() -> None:
+def test_cancelled_quota_wait_leaves_the_queue() -> None:
     story, _ = waiting()
     story.tell(RequestCancel(task_facts.TaskCancelRequested("ada", "user", "active_run")))
     assert not waits_for_quota(read(story))

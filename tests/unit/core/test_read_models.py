@@ -207,7 +207,7 @@ def test_a_parent_that_is_linked_as_well_is_one_edge() -> None:
     assert draw_graph([change(child, parent_task_id=None, relationships=())]).edges == ()
 
 
-def test_what_waits_without_a_question_waits_for_its_agent() -> None:
+def test_wait_without_a_question_is_for_the_agent() -> None:
     waiting = change(
         TASK,
         status=Status.WAITING_RESOURCE,

@@ -77,7 +77,7 @@ def causes(step: ScheduleChange) -> list[tuple[int, str]]:
     "command",
     [StopTicks("ada"), StartTicks("ada", 9), RequestRun("ada", 7), EndSchedule("ada")],
 )
-def test_what_the_table_names_is_done_and_nothing_else(
+def test_only_commands_of_the_table_are_accepted(
     status: ScheduleStatus, command: ScheduleCommand
 ) -> None:
     state = change(open_schedule(), status=status)
@@ -302,13 +302,13 @@ def test_next_tick_is_always_later(cron: str, zone: str, after_ms: int) -> None:
         ("0 0 * * FOO", "'FOO' is not a valid day of the week"),
     ],
 )
-def test_what_is_no_cron_expression_is_refused(cron: str, reason: str) -> None:
+def test_invalid_cron_expression_is_refused(cron: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=f"cron: {reason}"):
         CALENDAR.next_after(terms(cron=cron, every_s=None), 0)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Nowhere", "../etc/passwd", "", "x" * 300])
-def test_what_is_no_time_zone_is_refused(zone: str) -> None:
+def test_invalid_time_zone_is_refused(zone: str) -> None:
     with pytest.raises(InvalidInput, match="timezone"):
         find_zone(zone)
 

@@ -202,7 +202,7 @@ def test_a_context_that_is_closed_is_followed_by_another_one() -> None:
     stream.push(Fact(Scope("se_1", _OPENED, "turn_1", "task_1", "run_1"), STARTED))
     told = stream.now.remotes["echo"]
     (fact,) = stream.tell(CLOSE)
-    assert fact.scope.thread_id == "th_0"  # the parent thread, not the closed one
+    assert fact.scope.thread_id == "th_0"  # the scope of the parent, given in the command
     assert stream.now.remotes == {}
     assert stream.now.closed is not None
     (closed,) = stream.now.closed

@@ -45,7 +45,7 @@ def test_trace_of_a_caller_is_read_and_written_as_it_was() -> None:
         f"{PARENT}\r\nX-Evil: 1",
     ],
 )
-def test_what_is_no_trace_is_none(parent: str | None) -> None:
+def test_invalid_trace_parent_is_ignored(parent: str | None) -> None:
     assert read_trace(parent, "vendor=1") is None
 
 

@@ -314,7 +314,7 @@ def test_agents_of_rolled_back_turns_get_a_new_context() -> None:
 
 
 @pytest.mark.requirement("PRS-5", "EXT-11")
-def test_what_is_no_boundary_is_refused_by_name_of_the_field() -> None:
+def test_invalid_rollback_boundary_is_refused_and_names_the_field() -> None:
     talk, _ = one_after_the_other(3)
     talk.go_back("turn_2")
     open_task = talk.begin(0, 0)

@@ -140,7 +140,7 @@ def test_sessions_stay_the_shorter_the_fuller_memory_is(
     assert short.find_terms().keep_ms == 5_000
 
 
-async def test_what_never_leaves_is_not_looked_for() -> None:
+async def test_no_session_is_archived_without_a_retention_time() -> None:
     sessions = Sessions([48 * HOUR_MS], fails=True)
     sweep, _ = make(sessions, keep_ms=None)
     assert await sweep.sweep() == 0
@@ -222,7 +222,7 @@ async def test_few_sessions_of_many_shards_leave_in_one_object_once_their_time_h
     assert (await sweep.sweep(), len(sessions.asked)) == (0, 1)
 
 
-async def test_what_could_not_leave_is_asked_again() -> None:
+async def test_session_that_could_not_be_archived_is_tried_again() -> None:
     day = 24 * HOUR_MS
     ages_ms = [day + HOUR_MS + number for number in range(1, 4)]
     sessions = Sessions(ages_ms, stays=[f"se_{ages_ms[1]}"])

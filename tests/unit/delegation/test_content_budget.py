@@ -56,7 +56,7 @@ async def begin_to_wait(room: ContentBudget, content: HeldContent) -> asyncio.Ta
     return waiting
 
 
-def test_what_is_small_is_not_counted(room: ContentBudget) -> None:
+def test_small_content_is_not_counted(room: ContentBudget) -> None:
     hold(room, "ada", 90)
     small = HeldContent("ada")
     room.grow(small, SMALL_BYTES)

@@ -403,7 +403,7 @@ def test_status_of_an_agent_has_title_detail_phase_checkpoints_and_metadata() ->
         {"title": "", "phase": "x" * 65, "checkpoints": [1, None]},
     ],
 )
-def test_what_cannot_be_read_of_a_status_is_left_in_its_metadata(metadata: JsonObject) -> None:
+def test_unreadable_members_of_a_status_stay_in_its_metadata(metadata: JsonObject) -> None:
     pump = make_running()
     frame = status("WORKING", "half way", at=3)
     cast("JsonObject", frame["statusUpdate"])["metadata"] = metadata

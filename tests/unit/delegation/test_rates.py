@@ -31,7 +31,7 @@ def test_bytes_are_waited_for_as_events_are_and_the_longer_wait_counts() -> None
     assert rate.find_wait_s(50.0) == pytest.approx(5.1)
 
 
-def test_what_was_not_brought_is_not_saved_up() -> None:
+def test_unused_read_rate_is_not_saved_up() -> None:
     rate = ReadRate(events_per_s=10, bytes_per_s=1_000)
     rate.count(1, 0, now_s=0.0)
     rate.count(20, 0, now_s=1_000.0)

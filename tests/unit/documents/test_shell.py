@@ -22,7 +22,7 @@ def shell(tmp_path: Path) -> Iterator[PageShell]:
         yield opened
 
 
-def test_what_a_block_sets_holds_in_the_next(shell: PageShell) -> None:
+def test_variables_and_folder_are_kept_for_the_next_block(shell: PageShell) -> None:
     shell.run(Step("p:1", "WORD=hello; mkdir sub; cd sub"))
     assert shell.run(Step("p:2", "echo $WORD", "hello")) == "hello\n"
     assert shell.run(Step("p:3", "basename $PWD", "sub")) == "sub\n"
@@ -34,12 +34,12 @@ def test_a_command_that_fails_fails_the_page(shell: PageShell, commands: str) ->
         shell.run(Step("p:1", commands))
 
 
-def test_what_is_not_printed_as_shown_fails_the_page(shell: PageShell) -> None:
+def test_output_other_than_shown_fails_the_page(shell: PageShell) -> None:
     with pytest.raises(PageFault, match="shown is"):
         shell.run(Step("p:1", "echo a", "b"))
 
 
-def test_what_does_not_end_fails_the_page(tmp_path: Path) -> None:
+def test_command_that_does_not_end_fails_the_page(tmp_path: Path) -> None:
     with (
         PageShell(tmp_path, tmp_path, {"PATH": os.environ["PATH"]}, 0.2) as shell,
         pytest.raises(PageFault, match="is not done after"),

@@ -52,7 +52,7 @@ def test_agent_that_is_gone_keeps_its_retry_policy_and_nothing_else() -> None:
     assert terms.find("a") == PeerTerms(policy=policy)
 
 
-def test_what_callers_of_a_busy_agent_get_is_part_of_the_patience_with_it() -> None:
+def test_settings_for_a_busy_agent_are_in_its_timeouts() -> None:
     busy = {"callers": "refuse", "told_after": "10s", "give_up": "5m"}
     terms = AgentTerms(configure(busy=busy), Timeouts())
     assert terms.find("a").timeouts == Timeouts(notify_after_s=10.0, refuses=True, busy_s=300.0)

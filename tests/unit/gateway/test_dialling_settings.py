@@ -37,7 +37,7 @@ def make_client(**members: object) -> dict[str, object]:
         ({"name": "a", "transport": "channel", "tenants": ["t"]}, "tenants does not apply"),
     ],
 )
-def test_what_means_nothing_for_an_agent_is_a_fault(
+def test_setting_without_an_effect_for_an_agent_is_a_fault(
     tmp_path: Path, agent: dict[str, object], fault: str
 ) -> None:
     (found,) = find_faults(tmp_path, agents=[agent])

@@ -36,7 +36,7 @@ def test_another_body_of_about_the_same_size_has_the_known_head(body: bytes, cut
         (HEAD % 9).replace(b"Server", b"server"),
     ],
 )
-def test_what_begins_otherwise_does_not(data: bytes) -> None:
+def test_other_head_does_not_match_a_learned_one(data: bytes) -> None:
     known = learn_head(answer(b"{}"), 2, len(answer(b"{}")))
     assert known is not None
     assert known.read_length(data) == -1

@@ -167,7 +167,7 @@ async def test_key_is_used_for_its_own_algorithm_alone() -> None:
         ],
     ],
 )
-async def test_what_cannot_be_read_as_a_signature_is_none(signatures: Json) -> None:
+async def test_unreadable_signature_counts_as_unsigned(signatures: Json) -> None:
     verdict = await judge(pin(ONE), {**CARD, "signatures": signatures})
     assert verdict.standing == "unsigned"
 

@@ -241,7 +241,7 @@ def test_a_rule_applies_only_to_its_kinds_of_cases() -> None:
         assert (found.decision == "deny") == (about == name), (about, name)
 
 
-def test_what_is_sent_can_be_read_by_a_rule_about_delegations() -> None:
+def test_rule_about_delegations_reads_the_sent_text() -> None:
     rule = Rule(
         "secrets",
         "ask",

@@ -42,7 +42,7 @@ def test_quiet_hours_apply_only_to_named_principals() -> None:
 @pytest.mark.parametrize(
     ("risk", "grave"), [("low", False), ("medium", False), ("high", True), ("critical", True)]
 )
-def test_what_is_grave_waits_for_nothing(risk: Risk, grave: bool) -> None:  # noqa: FBT001  a case
+def test_high_risk_is_sent_in_quiet_hours(risk: Risk, grave: bool) -> None:  # noqa: FBT001  a case
     assert is_high_risk(risk) is grave
 
 

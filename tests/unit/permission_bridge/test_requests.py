@@ -146,7 +146,7 @@ class TestDigest:
             replace(ASKING, scope=replace(SCOPE, task_id=make_id("task", 2))),
         ],
     )
-    def test_it_belongs_to_one_question_of_one_run_of_one_peer(self, asking: Asking) -> None:
+    def test_digest_is_bound_to_action_run_and_agent(self, asking: Asking) -> None:
         assert ask(asking=asking).digest != ask().digest
 
 
@@ -171,7 +171,7 @@ class TestOptions:
             replace(PROMPT, subject={"a\u200b": 1, r"a\u{200b}": 2}),
         ],
     )
-    def test_what_is_not_shown_whole_cannot_be_allowed(self, prompt: PeerPrompt) -> None:
+    def test_truncated_subject_cannot_be_allowed(self, prompt: PeerPrompt) -> None:
         request = ask(prompt)
         assert kinds(request) == ["reject_once"]
         assert request.subject["truncated"] is True
@@ -238,7 +238,7 @@ class TestExpiry:
     @pytest.mark.parametrize(
         ("risk", "minutes"), [("low", 60), ("medium", 60), ("high", 240), ("critical", 240)]
     )
-    def test_it_follows_from_the_risk(self, risk: Risk, minutes: int) -> None:
+    def test_lifetime_follows_from_the_risk(self, risk: Risk, minutes: int) -> None:
         assert ask(replace(PROMPT, risk=risk)).expires_ms == NOW_MS + minutes * MINUTE_MS
 
     def test_words_are_waited_for_as_long_as_anything_may_live(self) -> None:

@@ -76,7 +76,7 @@ def test_every_source_of_a_verdict_is_in_the_trail() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_cannot_be_seen_whole_or_wants_words_is_never_allowed(mode: PolicyMode) -> None:
+def test_truncated_or_text_question_is_never_allowed_by_a_rule(mode: PolicyMode) -> None:
     blind = PeerAsks("payments", "tool_call", is_allowable=False)
     assert judge(blind, Rule("yes", "allow"), mode=mode).decision != "allow"
 
@@ -170,7 +170,7 @@ def test_commands_are_words_and_never_the_beginning_of_a_text(
     assert (found.is_only(words), found.may_run(words)) == (only, may)
 
 
-def test_what_is_no_text_and_what_is_too_long_is_never_allowed() -> None:
+def test_invalid_or_too_long_text_is_never_allowed() -> None:
     broken = PeerAsks("dev", "tool_call", tool="\ud800")
     assert judge(broken, when("action.tool != ''", "allow")).decision == "ask"
     assert judge(broken, when("action.tool != ''", "deny")).decision == "deny"

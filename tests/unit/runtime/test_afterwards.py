@@ -44,7 +44,7 @@ async def test_others_have_their_turn_between_two_portions() -> None:
     assert any(0 < count < 200 for count in seen)
 
 
-async def test_what_comes_after_it_waits_for_its_own_time() -> None:
+async def test_later_deferred_call_waits_for_its_own_delay() -> None:
     afterwards, done = DeferredQueue(0.01), list[str]()
     afterwards.add(lambda: done.append("first"))
     await wait_until(lambda: done == ["first"], 10, "the first is done")

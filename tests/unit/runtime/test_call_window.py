@@ -99,7 +99,7 @@ def test_a_quantile_covers_the_given_percentage(counts: list[int], percent: int)
 
 
 @pytest.mark.anyio
-async def test_it_looks_for_the_time_of_a_block() -> None:
+async def test_cards_are_read_while_the_call_window_is_followed() -> None:
     window, _, clock, _ = open_window()
     async with window.follow():
         assert window.find_card_since("echo") == clock.at_ms

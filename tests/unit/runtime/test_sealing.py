@@ -43,7 +43,7 @@ def test_one_changed_byte_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("sealed", [b"", b"1", b"1.", b"2.00000000.AAAA", b"plain", b"\xff.\xff"])
-def test_what_was_never_sealed_is_refused(sealed: bytes) -> None:
+def test_text_that_was_never_sealed_is_refused(sealed: bytes) -> None:
     with pytest.raises(ConfigInvalid, match="not among those given"):
         make_sealer([OLD], DRAW).unseal(sealed, PLACE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from passerelle.runtime.common.deferred_queue import BurstDetector
 
 
-def test_those_above_the_bound_within_the_time_are_a_surge() -> None:
+def test_arrivals_above_the_bound_are_a_burst() -> None:
     surge = BurstDetector(most=3, within_s=1.0)
     assert [surge.join(0.2 * number) for number in range(5)] == [False, False, False, True, True]
 

@@ -50,7 +50,7 @@ async def test_a_later_call_starts_a_batch_of_its_own() -> None:
     assert scripts.calls == [("a", [1]), ("a", [2])]
 
 
-async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> None:
+async def test_calls_after_the_first_wait_and_share_a_batch() -> None:
     scripts = Scripts()
     coalescer = Coalescer(scripts.execute_batch)
     first = coalescer.call("a", 1)
@@ -81,7 +81,7 @@ class Held:
         return calls, first
 
 
-async def test_those_that_follow_go_as_soon_as_the_first_has_its_result(
+async def test_next_batch_starts_when_the_first_has_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_S", 3600.0)
@@ -107,7 +107,7 @@ async def test_later_calls_run_concurrently_with_a_slow_batch(
     assert await asyncio.gather(*asked) == [1, 2, 3]
 
 
-async def test_what_ends_late_begins_nothing_that_waits_for_another(
+async def test_late_result_does_not_start_calls_that_wait_for_another_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_S", 0.01)

@@ -65,7 +65,7 @@ def test_merged_segments_shift_each_frame_also_when_merged_twice(
                 assert note._replace(offset=at) in read_notes(joined)
 
 
-def test_what_is_erased_stays_erased_and_is_erased_in_a_merged_one_too() -> None:
+def test_erased_frames_stay_erased_in_merged_segments() -> None:
     name, content = pack([b"a" * 60, b"b" * 60], 1)
     first, second = read_notes(content)
     erased = erase_frames(content, {first.offset: TOMBSTONE})
@@ -109,7 +109,7 @@ def make_names(*sizes: int) -> list[SegmentName]:
 
 
 @given(st.lists(st.integers(200, MOST_BYTES), max_size=40))
-def test_what_is_merged_fits_and_pays(sizes: list[int]) -> None:
+def test_chosen_segments_fit_and_are_worth_a_merge(sizes: list[int]) -> None:
     names = make_names(*sizes)
     chosen = choose_segments(names)
     assert set(chosen) <= set(names)

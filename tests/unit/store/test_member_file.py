@@ -64,7 +64,7 @@ def test_the_member_that_was_changed_is_named() -> None:
         check(content.replace(b"abcabc", b"abcabd", 1))
 
 
-def test_what_follows_the_end_is_refused() -> None:
+def test_bytes_after_the_end_are_refused() -> None:
     with pytest.raises(InvalidInput, match="file: does not end after its manifest"):
         check(write(MEMBERS) + b"x")
 

@@ -42,13 +42,13 @@ def test_of_what_is_always_as_long_only_the_place_is_filled_in(name: bytes, text
 
 
 @pytest.mark.parametrize("name", [b"", b"shorter", b"longer than it ever was"])
-def test_what_is_never_as_long_is_not_filled_in(name: bytes) -> None:
+def test_value_of_another_length_is_not_filled_in(name: bytes) -> None:
     template = make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
     assert template is not None
     assert template.render((name, b"any")) is None
 
 
-def test_what_should_always_be_as_long_and_is_not_has_no_template() -> None:
+def test_fixed_value_with_two_lengths_has_no_template() -> None:
     assert make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {0}) is None
 
 
@@ -102,7 +102,7 @@ def repeat(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("derive", [measure, cut, shout, repeat])
-def test_what_depends_on_a_value_in_another_way_has_no_template(
+def test_derived_value_has_no_template(
     derive: Callable[[bytes], bytes],
 ) -> None:
     one, other = (show((word,), (word, derive(word))) for word in (b"some-word", b"another-word"))

@@ -67,7 +67,7 @@ def test_inside_of_a_network_is_refused_in_every_notation(url: str) -> None:
         ("https://:pw@example.com/", "credentials"),
     ],
 )
-def test_what_is_no_plain_https_url_is_refused(url: str, why: str) -> None:
+def test_url_other_than_plain_https_is_refused(url: str, why: str) -> None:
     assert why in refused(ANY, url)
 
 

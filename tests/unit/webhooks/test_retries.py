@@ -92,7 +92,7 @@ def test_after_a_day_it_is_given_up_and_the_last_pause_does_not_reach_beyond_it(
     assert isinstance(judge(streak, ReceiverUnreached("timeout"), NOW + LONGEST_MS, 1.0), GivenUp)
 
 
-def test_what_was_not_sent_counts_as_time_and_not_as_a_try() -> None:
+def test_delivery_that_was_not_sent_counts_as_time_and_not_as_an_attempt() -> None:
     first = postpone(FailureStreak(), 700, "breaker", NOW)
     assert first == Postponed(FailureStreak(0, NOW, 0, "breaker"), 700)
     kept = postpone(FailureStreak(3, NOW, 1, "http_500"), 700, "breaker", NOW + 5)

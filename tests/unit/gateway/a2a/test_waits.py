@@ -78,7 +78,7 @@ async def test_no_wait_begins_during_a_drain() -> None:
         await wait_long(waits, Caller(), [])
 
 
-async def test_what_the_body_raises_is_left_alone() -> None:
+async def test_exception_of_the_body_is_raised_unchanged() -> None:
     waits = Waits()
     for error in (TimeoutError, KeyError):
         with pytest.raises(error), waits.hold(watch_disconnect(Caller().receive)):

@@ -111,7 +111,7 @@ def test_debt_is_drawn_before_anything_else_is_used() -> None:
     assert block.left == 0
 
 
-def test_what_comes_back_late_from_a_give_back_is_not_added() -> None:
+def test_late_refund_is_not_added() -> None:
     block = UnitBlock(100)
     block.settle(-4, -4)
     assert block.left == 0

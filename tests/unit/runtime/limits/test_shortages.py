@@ -69,7 +69,7 @@ def short(quota: Quota, asked: int) -> Shortage:
         ),
     ],
 )
-def test_what_no_period_ever_covers_is_not_waited_for(
+def test_amount_above_every_period_is_not_waited_for(
     quota: Quota, asked: int, name: str, *, waits: bool
 ) -> None:
     found = short(quota, asked)
