@@ -1,4 +1,4 @@
-"""What is signed of a card: the example of the specification, and a table that is that of the protocol."""
+"""The signed payload of a card: the example of the specification, and a table that agrees with the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a peer's text may be shown: words, small numbers, fields and our own ids, and nothing that could be an id."""
+"""Which text of an agent may be shown: words, small numbers, fields and facade ids, but nothing that could be an id."""
 
 from __future__ import annotations
 

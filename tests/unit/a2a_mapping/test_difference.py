@@ -1,4 +1,4 @@
-"""What is new in a peer's Task after a connection was made again."""
+"""What is new in an agent's Task after a reconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of our own making."""
+"""Frames that the gateway creates itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How frameworks ask and are answered: recorded forms, both ways, and what no answer may ever be."""
+"""How frameworks ask and are answered: recorded forms in both directions, and answers that are never allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests: what is read, what is refused, and what passes untouched."""
+"""Requests: which members are read, which are refused, and which pass unchanged."""
 
 from __future__ import annotations
 

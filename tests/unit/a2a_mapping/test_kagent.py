@@ -1,4 +1,4 @@
-"""kagent: several questions are a form, questions of an agent below it go by that one's id, and its sums are read."""
+"""kagent: several questions are a form, questions of a nested agent have its id, and its usage sums are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long histories: what a message costs does not depend on how many there were before it."""
+"""Long histories: the cost of a message does not depend on how many came before it."""
 
 from __future__ import annotations
 

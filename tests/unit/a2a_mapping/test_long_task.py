@@ -1,4 +1,4 @@
-"""A Task written piece by piece is the same bytes as in one go."""
+"""A Task written in pieces has the same bytes as one written at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that waits without a word, as agents of LangGraph show it when they are asked again."""
+"""A task that waits without a message, as agents of LangGraph show it when they are polled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of what peers answer."""
+"""The shapes of agents' replies."""
 
 from __future__ import annotations
 

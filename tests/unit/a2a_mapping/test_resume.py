@@ -1,4 +1,4 @@
-"""What a subscriber asks for, and what a mark looks like (docs/protocol/resume.md)."""
+"""The resume request of a subscriber, and the form of a mark (docs/protocol/resume.md)."""
 
 from __future__ import annotations
 

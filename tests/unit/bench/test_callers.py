@@ -1,4 +1,4 @@
-"""What callers make of answers, however they come: fed by hand, so that every piece is known."""
+"""How callers read answers in any chunking: the test feeds every chunk."""
 
 import asyncio
 import itertools

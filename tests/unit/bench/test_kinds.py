@@ -1,4 +1,4 @@
-"""The kinds of work that are measured, and what is made of their rounds."""
+"""The kinds of measured work, and the rows computed from their rounds."""
 
 from dataclasses import replace
 

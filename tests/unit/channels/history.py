@@ -1,4 +1,4 @@
-"""A stream in memory, with the same rules as the stored one, that tests can damage at will."""
+"""A stream in memory with the rules of the stored one, which tests can damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of devices and tabs: whatever signs they have, each pair has a name of its own."""
+"""Names of devices and tabs: whatever characters they have, each pair has a name of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose page may open a channel."""
+"""Which web page may open a channel."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The outbox: order is kept, messages are bounded, who has much to send waits, and a socket that stalls is given up."""
+"""The outbox: order is kept, messages are bounded, large senders wait, and a stalled socket is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls to an agent over its own socket: whose answer it is, the window, the pieces, and a socket that ends."""
+"""Calls to an agent over its own socket: matching of answers, the window, chunks, and a socket that ends."""
 
 from __future__ import annotations
 

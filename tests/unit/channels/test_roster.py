@@ -1,4 +1,4 @@
-"""The connections of one instance: the newest one of a channel has it, whatever the store counts."""
+"""The connections of one instance: the newest one holds the channel, whatever the store's count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States are built once for all who ask together; replays wait their turn, and not for long."""
+"""A state is built once for all concurrent readers; replays wait for a slot, for a limited time."""
 
 from __future__ import annotations
 

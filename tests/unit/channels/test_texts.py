@@ -1,4 +1,4 @@
-"""Text on its way to one reader, and who listens for whom."""
+"""Text deltas to one reader, and the listeners of each stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of ``make chaos``: the same seed plans the same faults, and every named point is met."""
+"""The plan of ``make chaos``: the same seed plans the same faults, and every named point is hit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that checks evidence: its arithmetic against published vectors, its forms against the gateway's."""
+"""The evidence checker: its arithmetic against published vectors, its forms against the gateway's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways by name: which one is asked, with which token, and a file that only its user can read."""
+"""Named gateways: which one is used, with which token, and a file that only its user can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first configuration: valid as it is, and with each of its comments taken in."""
+"""The generated configuration: valid as it is, and with each of its comments uncommented."""
 
 from __future__ import annotations
 

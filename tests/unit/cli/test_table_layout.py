@@ -1,4 +1,4 @@
-"""Tables on a terminal: no row is wider than it, ids stay apart, times are ages."""
+"""Tables on a terminal: no row is too wide, ids stay distinguishable, times are ages."""
 
 from __future__ import annotations
 

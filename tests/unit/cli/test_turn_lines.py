@@ -1,4 +1,4 @@
-"""The turns of a thread that wait, in words."""
+"""The waiting turns of a thread, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client of ``/v1`` asks for and how it reads answers, without sending anything."""
+"""The requests of the ``/v1`` client and how it reads answers, without a network."""
 
 import httpx
 import pytest

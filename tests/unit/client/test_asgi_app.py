@@ -1,4 +1,4 @@
-"""An ASGI application called in process: what it is given, what its answers become, and a caller that leaves."""
+"""An ASGI application called in process: its input, the outcomes of its responses, and a caller that leaves."""
 
 from __future__ import annotations
 

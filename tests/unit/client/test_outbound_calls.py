@@ -1,4 +1,4 @@
-"""An agent's own calls at its side of the link: what is sent, what comes late, and an end without a further link."""
+"""An agent's outbound calls at its side of the link: what is sent, late frames, and an end without a new link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's streams: bounded, asked for once per link, acknowledged once, and taken up again."""
+"""A client's streams: bounded, subscribed once per link, acknowledged once, and resumed."""
 
 from __future__ import annotations
 

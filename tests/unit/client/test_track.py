@@ -1,4 +1,4 @@
-"""A client's track: repeats are dropped, holes are noticed, positions come back as whole texts."""
+"""A client's track: duplicates are dropped, gaps are noticed, and positions are returned as complete cursors."""
 
 from __future__ import annotations
 

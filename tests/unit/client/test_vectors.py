@@ -1,4 +1,4 @@
-"""What every client of the channel does alike; the JavaScript client plays the same file."""
+"""Behaviour shared by all clients of the channel; the JavaScript client runs the same file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an append may wait for company follows from how long answers take."""
+"""How long an append may wait to share a batch follows from how long answers take."""
 
 import pytest
 

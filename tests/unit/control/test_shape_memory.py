@@ -1,4 +1,4 @@
-"""What is learnt of shapes, and that no mix of them is learnt all the time."""
+"""Which shapes are learned, and that no mix of them is learned all the time."""
 
 from itertools import cycle, islice
 

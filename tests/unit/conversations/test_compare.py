@@ -1,4 +1,4 @@
-"""What is held against a conversation through the gateway: nothing that matters may be allowed by a row."""
+"""How a conversation through the gateway is compared: no row may allow a relevant difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of conversations has every pair that is possible, and is the same on every run."""
+"""The plan of conversations has every possible pair, and is the same on every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random lives of a question against a reference of a few lines, and the stream replayed from every point."""
+"""Random lives of a question against a short reference model, and the stream replayed from every point."""
 
 from dataclasses import replace
 

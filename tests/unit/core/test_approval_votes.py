@@ -1,4 +1,4 @@
-"""Several must agree, the asker may not, and an audience grows in steps."""
+"""A quorum must agree, the requester may not vote, and an audience grows in steps."""
 
 from dataclasses import replace
 

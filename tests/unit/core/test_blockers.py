@@ -1,4 +1,4 @@
-"""What a task waits for, as a function of its record and its open questions: seven kinds and no vague one (CF-8)."""
+"""What a task waits for, from its record and its open questions: seven kinds and no vague one (CF-8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec: strict in, exact out, the same bytes for the same value."""
+"""The codec: strict input, exact output, the same bytes for the same value."""
 
 from dataclasses import field
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""How many there are, in words."""
+"""Counts as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions: facts over what was read become one batch, whose snapshots equal a fold with the store's numbers."""
+"""Decisions: facts over loaded entities become one batch, whose snapshots equal a fold with the store's sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The word for each consumer, out of what it has and what there is (PO-6)."""
+"""The delivery state of each consumer, from its record and the task's (PO-6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edges of a task in two places: what is written, piece by piece, is what is read."""
+"""The edges of a task in two places: edges written in pieces are read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of errors: two branches, stable codes, and a drawing that is true."""
+"""The tree of errors: two branches, stable codes, and a drawing that agrees with it."""
 
 import re
 from collections import Counter

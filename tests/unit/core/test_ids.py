@@ -1,4 +1,4 @@
-"""Ids sort by time, carry their shard, and the three task id spaces keep apart."""
+"""Ids sort by time and carry their shard, and the three task id spaces are disjoint."""
 
 import re
 import uuid

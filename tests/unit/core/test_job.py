@@ -1,4 +1,4 @@
-"""The job machine: its table, its ends, and what holds for every course of items."""
+"""The job machine: its table, its ends, and invariants of every course of items."""
 
 from __future__ import annotations
 

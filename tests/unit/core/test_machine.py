@@ -1,4 +1,4 @@
-"""The machines behind one door: which entity an event changes, and replay as the fold of a whole stream."""
+"""The machines behind one interface: which entity an event changes, and replay as the fold of a whole stream."""
 
 from __future__ import annotations
 

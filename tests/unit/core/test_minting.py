@@ -1,4 +1,4 @@
-"""What was asked of chance can be asked again, and is written as it was."""
+"""Recorded random draws can be repeated, and are found in what was written."""
 
 from __future__ import annotations
 

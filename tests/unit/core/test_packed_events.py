@@ -1,4 +1,4 @@
-"""What an append stores of its events gives their envelopes again, byte for byte, and is a good deal shorter."""
+"""The stored form of an append's events gives their envelopes again, byte for byte, and is much shorter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each normalized class has one payload type, and that type guards its wire form."""
+"""Each normalized class has one payload type, which checks its wire form."""
 
 from dataclasses import fields
 from typing import Any, cast, get_type_hints

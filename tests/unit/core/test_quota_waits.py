@@ -1,4 +1,4 @@
-"""A task whose attempt waits for a quota: a resource like any other, and no run that waits (ST-8, CF-7)."""
+"""A task whose attempt waits for a quota: a missing resource like any other, without a run (ST-8, CF-7)."""
 
 from __future__ import annotations
 

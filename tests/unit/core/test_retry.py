@@ -1,4 +1,4 @@
-"""What follows a run that failed: tables of faults, and properties of every verdict."""
+"""What follows a failed run: tables of faults, and properties of every verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets a task: every combination of a profile against a second reading of the rules, and what always holds."""
+"""Which agent gets a task: every combination of a profile against a second implementation of the rules."""
 
 from __future__ import annotations
 

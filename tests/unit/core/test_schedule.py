@@ -1,4 +1,4 @@
-"""The schedule machine: tables of commands, ticks and overlaps, and what holds for every course of events."""
+"""The schedule machine: tables of commands, ticks and overlaps, and invariants of every course of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event parser: the rules of the format, and that the way the bytes are cut never matters."""
+"""The event parser: the rules of the format, in any chunking."""
 
 from __future__ import annotations
 

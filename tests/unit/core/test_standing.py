@@ -1,4 +1,4 @@
-"""What follows from a change of records is derived, so no write path can forget it."""
+"""Index changes are derived from changes of records, so no write path can forget them."""
 
 from __future__ import annotations
 

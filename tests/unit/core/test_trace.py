@@ -1,4 +1,4 @@
-"""Traces of callers: what is read as one, and what is passed on."""
+"""Traces of callers: what is read as one, and what is propagated."""
 
 import pytest
 from hypothesis import given

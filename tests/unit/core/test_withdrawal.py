@@ -1,4 +1,4 @@
-"""Why an open question leaves a device: each right that it may lose, and what it keeps."""
+"""Why an open question is withdrawn from a device: each right that it may lose, and what it keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run without a driver: frames of a peer go in, and facts come out as a store would number them.
+"""A run without a driver: takes frames of an agent, and returns facts numbered as a store would.
 
 Every batch is composed and held against a fold with real sequences, so each test of a frame is also one of I4.
 """

@@ -1,4 +1,4 @@
-"""When sessions leave: how long they stay as memory gets low, and how small a segment may be."""
+"""When sessions are archived: how long they stay as memory gets low, and how small a segment may be."""
 
 from __future__ import annotations
 

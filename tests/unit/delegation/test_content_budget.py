@@ -1,4 +1,4 @@
-"""What runs hold of their tasks: beyond a bound they grow one after another, and none waits for ever."""
+"""Memory held by runs for their tasks: beyond a bound they grow one after another, and none waits for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a peer did not take a message: a typed error for the caller, the same for the record, nothing of the peer."""
+"""Why an agent refused a message: a typed error for the caller and the record, without text of the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rung comes next, and when (A2A-6)."""
+"""Which follow strategy comes next, and when (A2A-6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When what was forgotten is looked for again, by whom, and what becomes of a look that fails."""
+"""When a deletion is resumed, by which instance, and what happens after a failed sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When inboxes are looked through, by whom, and what becomes of a look that fails."""
+"""When inboxes are trimmed, by which instance, and what happens after a failed sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A waiting peer: one question per occurrence, in the append that makes the task wait, and the due row of its end."""
+"""A waiting agent: one question per occurrence, stored in the append that makes the task wait, and its expiry row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a task that waits in line is looked at, where nothing else finds it."""
+"""How often a queued task is checked if no event wakes it."""
 
 from __future__ import annotations
 

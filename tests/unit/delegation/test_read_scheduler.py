@@ -1,4 +1,4 @@
-"""Turns of runs that bring much: one in every few turns of the loop, by caller, agent and run."""
+"""Turns of heavy runs: one in every few turns of the loop, by caller, agent and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wakes the duties of a shard: what is new, and a store that does not answer."""
+"""What wakes the duties of a shard: new events, and a store that does not answer."""
 
 from __future__ import annotations
 

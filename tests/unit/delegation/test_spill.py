@@ -1,4 +1,4 @@
-"""Content over the cap of a fact: it is stored before the fact that names it, and what is left is small (ENV-11)."""
+"""Content over the cap of a fact: stored before the fact that names it, which stays small (ENV-11)."""
 
 from __future__ import annotations
 

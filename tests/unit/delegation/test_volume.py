@@ -1,4 +1,4 @@
-"""How much a run has brought, and where it ends."""
+"""How much output a run has produced, and its limit."""
 
 from __future__ import annotations
 

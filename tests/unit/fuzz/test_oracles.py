@@ -1,4 +1,4 @@
-"""What the oracles of hostile connections see: each of them is shown what it must not let pass."""
+"""What the oracles of hostile connections detect: each gets a fault that it must not let pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in: the owner token, API keys, and the open mode of a loopback gateway."""
+"""Authentication: the owner token, API keys, and the open mode of a loopback gateway."""
 
 import stat
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Agents that dial in, in the configuration: what belongs to them, and who may be them."""
+"""Dial-in agents in the configuration: their settings, and which callers may serve them."""
 
 from __future__ import annotations
 

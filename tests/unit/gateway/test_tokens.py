@@ -1,4 +1,4 @@
-"""Tokens of identity providers: what holds, what does not, and how often the issuer is asked."""
+"""Tokens of identity providers: which are valid, which are not, and how often the issuer is queried."""
 
 from __future__ import annotations
 

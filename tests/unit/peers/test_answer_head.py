@@ -1,4 +1,4 @@
-"""Which heads are learned, and what is taken for an answer with one of them."""
+"""Which response heads are learned, and which responses match one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an HTTP answer of a peer means. The question behind every row: may the peer have taken the request?"""
+"""The meaning of an agent's HTTP response. The question behind every row: may the agent have taken the request?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a gRPC call as an outcome: certainty is claimed only where the agent itself has spoken."""
+"""The end of a gRPC call as an outcome: certain only if the agent itself has answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a card offers, and in which order it is tried."""
+"""The interfaces that a card offers, and the order in which they are tried."""
 
 from __future__ import annotations
 

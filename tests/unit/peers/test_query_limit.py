@@ -1,4 +1,4 @@
-"""Queries to a peer wait for one another, and no stream keeps the others out."""
+"""Queries to an agent are limited, and no stream blocks the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures on cards of peers: whose key counts, what a card cannot choose, and what a change of keys means."""
+"""Signatures on agents' cards: which keys count, what a card cannot choose, and the effect of a key change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who decides, by risk."""
+"""The approvers, by risk."""
 
 import re
 

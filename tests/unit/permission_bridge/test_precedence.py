@@ -1,4 +1,4 @@
-"""Every combination of sources, held against the order that is promised: deny beats ask beats allow, from whomever."""
+"""Every combination of sources against the promised order: deny beats ask beats allow, whichever source decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When pushes wait, and until when: by the clock of a place, over midnight, and across a change of the hour."""
+"""Quiet hours of pushes: by the time zone of a place, over midnight, and across daylight saving changes."""
 
 from __future__ import annotations
 

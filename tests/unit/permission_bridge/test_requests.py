@@ -1,4 +1,4 @@
-"""From a peer's prompt to the question that people see, and that what they see is what is bound."""
+"""From an agent's prompt to the question that approvers see, and that the digest binds what they see."""
 
 import string
 import unicodedata

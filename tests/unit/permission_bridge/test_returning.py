@@ -1,4 +1,4 @@
-"""The way back: look first, send once, never again blindly."""
+"""The delivery of answers: check first, send once, never resend blindly."""
 
 import pytest
 from hypothesis import given

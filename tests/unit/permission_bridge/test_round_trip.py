@@ -1,4 +1,4 @@
-"""From a peer's waiting task to the message that answers it: both dialects, with nothing but the pure parts."""
+"""From an agent's waiting task to the message that answers it: both dialects, with only the pure parts."""
 
 import pytest
 

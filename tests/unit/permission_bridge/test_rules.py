@@ -1,4 +1,4 @@
-"""Rules and modes: whatever their order, deny beats ask beats allow, and the record names each that spoke."""
+"""Rules and modes: in any order deny beats ask beats allow, and the record names each that matched."""
 
 from itertools import product
 from typing import get_args

@@ -1,4 +1,4 @@
-"""The one form of a question for every edge."""
+"""The form of a question, the same for every edge."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""Work that waits for the end of a surge is done in its order, and in portions."""
+"""Work deferred until the end of a burst runs in order, in batches."""
 
 from __future__ import annotations
 

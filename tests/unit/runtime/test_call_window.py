@@ -1,4 +1,4 @@
-"""The last hour of calls to agents, out of counters that know nothing of time."""
+"""The last hour of calls to agents, from counters without timestamps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock and the ids of this machine are what the ports promise."""
+"""The clock and the ids of this machine fulfil their ports."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Which addresses are refused, in every spelling that leads to the same place."""
+"""Which addresses are refused, in every notation of the same address."""
 
 from __future__ import annotations
 

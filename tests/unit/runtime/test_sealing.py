@@ -1,4 +1,4 @@
-"""Secrets at rest: sealed for one place, opened by every known key, and never by chance."""
+"""Secrets at rest: sealed for one place, and opened by every known key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many at once are a surge, one after another are not."""
+"""Many arrivals at once are a burst, one after another are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of a data directory whose engine does something of its own meanwhile."""
+"""A copy of a data directory while its engine rewrites files."""
 
 from __future__ import annotations
 

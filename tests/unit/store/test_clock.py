@@ -1,4 +1,4 @@
-"""The clock of a primary, out of the bounds that its replies give."""
+"""The clock of a primary, estimated from the bounds that its replies give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that come at once travel as one, and each gets its own answer."""
+"""Concurrent calls are sent as one, and each gets its own answer."""
 
 from __future__ import annotations
 

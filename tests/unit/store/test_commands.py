@@ -1,4 +1,4 @@
-"""The language of the store is that of Redis 7.0: no command outside this list, in Lua or in Python."""
+"""The store uses commands of Redis 7.0: no command outside this list, in Lua or in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames are compressed with a dictionary that is shipped; those without one, or with an earlier one, are read."""
+"""Frames are compressed with a shipped dictionary; those without one, or with an earlier one, can be read."""
 
 from __future__ import annotations
 

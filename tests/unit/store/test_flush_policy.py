@@ -1,4 +1,4 @@
-"""When a queue is flushed, by what was queued before: tables without a clock or a connection."""
+"""When a queue is flushed, by the calls queued before: tables without a clock or a connection."""
 
 from __future__ import annotations
 

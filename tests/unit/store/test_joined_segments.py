@@ -1,4 +1,4 @@
-"""Which segments are merged, what comes out, and how numbers that were merged lead on."""
+"""Which segments are merged, the result, and how locators of merged segments are resolved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of members: whole, or the member is named at which it is not."""
+"""A file of members: complete, or the error names the damaged member."""
 
 from __future__ import annotations
 

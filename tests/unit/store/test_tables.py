@@ -1,4 +1,4 @@
-"""Tables as they are defined, and the files that rows become: nothing is lost, nothing kept beyond a row group."""
+"""Table definitions, and the files written from rows: nothing is lost, and memory is bounded by a row group."""
 
 from __future__ import annotations
 

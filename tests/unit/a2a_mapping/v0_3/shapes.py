@@ -1,4 +1,4 @@
-"""Canonical 1.0 objects of every shape, without what 0.3 has no word for."""
+"""Canonical 1.0 objects of every shape, without those that 0.3 cannot express."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards of 0.3: read as the SDK reads them, written so that 0.3 readers take them."""
+"""Cards of 0.3: read as the SDK reads them, and written so that 0.3 readers accept them."""
 
 from __future__ import annotations
 

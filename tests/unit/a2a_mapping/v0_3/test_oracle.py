@@ -1,4 +1,4 @@
-"""Our conversions give what the SDK's give, in both directions and both spellings."""
+"""The gateway's conversions agree with the SDK's, in both directions and both spellings."""
 
 from __future__ import annotations
 

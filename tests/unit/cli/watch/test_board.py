@@ -1,4 +1,4 @@
-"""What is watched: folded once, measured, and left behind when it is over."""
+"""Watched tasks: folded once, measured, and dropped when they have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inbox of a terminal: what keys do, and what they never do."""
+"""The inbox of a terminal: what each key does, and what it never does."""
 
 import pytest
 

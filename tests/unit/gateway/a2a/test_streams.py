@@ -1,4 +1,4 @@
-"""What a stream writes, byte for byte: events, comments, and its last event."""
+"""The bytes of a stream: events, comments, and its last event."""
 
 import asyncio
 from dataclasses import dataclass, field

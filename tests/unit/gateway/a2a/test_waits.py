@@ -1,4 +1,4 @@
-"""Waiting callers: who leaves, who is let go, and whom a shutdown waits for."""
+"""Waiting callers: which leave, which are released, and which a shutdown waits for."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Every route bounds the body that it reads, and takes JSON alone, whatever credential it asks for."""
+"""Every route bounds its body and takes only JSON, whatever credential it requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The open mode serves this machine and not the web pages that its browser shows."""
+"""The open mode serves this machine, but not web pages in its browser."""
 
 import asyncio
 from typing import TYPE_CHECKING, cast

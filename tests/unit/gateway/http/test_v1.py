@@ -1,4 +1,4 @@
-"""The control plane over HTTP: who gets in, what a body may be, how answers and errors look."""
+"""The control plane over HTTP: authentication, bodies, answers and errors."""
 
 from collections.abc import AsyncIterator
 from typing import cast

@@ -1,4 +1,4 @@
-"""Blocks of shared limits: what an instance asks for, what it gives back, and that nothing is counted twice."""
+"""Blocks of shared limits: what an instance reserves, what it returns, and that nothing is counted twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is freed goes back to the machine, also where small blocks that stay were made in between."""
+"""Freed memory returns to the system, also if small blocks were allocated in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One budget: nothing beyond it, a share for each holder, and everything comes back."""
+"""One budget: it is never exceeded, each holder has a share, and everything is returned."""
 
 from __future__ import annotations
 
