@@ -33,7 +33,7 @@ ACCEPTED = [say("m-1"), say("m-2")]
 OPEN: JsonObject = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_SUBMITTED"}}
 
 
-def tell(number: int, message_id: str | None = None) -> JsonObject:
+def make_update(number: int, message_id: str | None = None) -> JsonObject:
     message = reply(message_id or f"r-{number}", f"word {number}")
     return status_frame("t", "c", {"state": "TASK_STATE_WORKING", "message": message})
 
@@ -51,7 +51,7 @@ def test_a_status_costs_the_same_after_a_hundred_and_after_two_thousand(
     counted: dict[int, int] = {}
     task = OPEN
     for number in range(2_001):
-        frame = tell(number, message_id)
+        frame = make_update(number, message_id)
         if number in {100, 2_000}:
             counted[number] = count_calls(partial(take, task, frame))
         task = take(task, frame)
@@ -61,7 +61,7 @@ def test_a_status_costs_the_same_after_a_hundred_and_after_two_thousand(
 
 def test_a_task_is_compared_message_by_message_and_not_each_with_all() -> None:
     def count(number: int) -> int:
-        known = reduce(take, map(tell, range(number)), OPEN)
+        known = reduce(take, map(make_update, range(number)), OPEN)
         fresh: JsonObject = {**known, "history": list[Json](list_history(known))}
         assert list_differences(known, fresh) == []
         return count_calls(lambda: list_differences(known, fresh))

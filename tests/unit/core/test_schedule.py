@@ -327,7 +327,7 @@ class Course:
     sent: Counter[int] = field(default_factory=Counter[int])
     ticks: Counter[int] = field(default_factory=Counter[int])
 
-    def tell(self, step: ScheduleChange | None) -> None:
+    def record(self, step: ScheduleChange | None) -> None:
         if step is None:
             return
         self.sequence += 1
@@ -341,7 +341,7 @@ class Course:
         """Acts like a handler of the row, which may die after this number of acts."""
         if dies_after == 0:
             return
-        self.tell(judge_ticks(SESSION, self.state, self.now_ms, CALENDAR, busy=self.busy))
+        self.record(judge_ticks(SESSION, self.state, self.now_ms, CALENDAR, busy=self.busy))
         for act in range(1, 40):
             run = find_startable(self.state, busy=self.busy)
             if run is None or act >= dies_after:
@@ -350,7 +350,7 @@ class Course:
             self.sent[run.number] = 1
             if act + 1 >= dies_after:
                 return
-            self.tell(machine.begin_run(self.state, run, f"task {run.number}"))
+            self.record(machine.begin_run(self.state, run, f"task {run.number}"))
             self.busy = True
 
 
@@ -382,13 +382,13 @@ def test_every_tick_is_judged_once_even_if_the_instance_dies(
             case "end":
                 one.busy = False
             case "request":
-                one.tell(decide(one.state, RequestRun("ada", one.now_ms)))
+                one.record(decide(one.state, RequestRun("ada", one.now_ms)))
             case "pause" if status is ScheduleStatus.ACTIVE:
                 paused = True
-                one.tell(decide(one.state, StopTicks("ada")))
+                one.record(decide(one.state, StopTicks("ada")))
             case "resume" if status is ScheduleStatus.PAUSED:
                 next_ms = CALENDAR.next_after(one.state.terms, one.now_ms)
-                one.tell(decide(one.state, StartTicks("ada", next_ms)))
+                one.record(decide(one.state, StartTicks("ada", next_ms)))
             case _:
                 one.visit(dies_after=dies_after)
     assert all(count == 1 for count in one.ticks.values())

@@ -86,7 +86,7 @@ class Conversation:
     def __post_init__(self) -> None:
         beside = ThreadStarted("ctx_2", "pr_1", "default", "ada")
         self.push(Fact(Scope("se_1", "th_2"), beside))
-        self.tell("", OPEN)
+        self.apply("", OPEN)
 
     def push(self, fact: Fact) -> None:
         place = len(self.events) + 1
@@ -95,7 +95,7 @@ class Conversation:
         if fact.scope.thread_id == "th_1":
             self.state = evolve(self.state, event)
 
-    def tell(self, task: str, said: Said) -> None:
+    def apply(self, task: str, said: Said) -> None:
         facts = [said] if isinstance(said, Fact) else decide(self.state, said)
         self.said.append((task, said))
         for fact in facts:
@@ -115,28 +115,28 @@ class Conversation:
         task = task or f"task_{self.count}"
         self.turns[turn] = task
         message = TurnSubmitted(f"m-{turn}", peer, "a2a", "hi")
-        self.tell(task, SubmitMessage("se_1", turn, task, message))
+        self.apply(task, SubmitMessage("se_1", turn, task, message))
         catalog = ToolCatalogResolved("ada", digest=f"sha256:{tools}") if tools else None
-        self.tell(task, ResolveTools(self.scope(turn), "ada", catalog))
+        self.apply(task, ResolveTools(self.scope(turn), "ada", catalog))
         context = self.now.remotes.get(peer, f"rctx_{self.count}")
         self.contexts.setdefault(task, set()).add(context)
         worker = change(STARTED.worker, peer=peer)
         started: TaskAttemptStarted = change(STARTED, worker=worker, remote_context_id=context)
-        self.tell(task, Fact(self.scope(turn), started))
+        self.apply(task, Fact(self.scope(turn), started))
         return turn
 
     def produce(self, turn: str, name: str) -> None:
         known = self.now.artifacts.get(name)
         made = artifact(len(self.events), name, known.version + 1 if known else 1)
-        self.tell(self.turns[turn], Fact(self.scope(turn), made))
+        self.apply(self.turns[turn], Fact(self.scope(turn), made))
 
     def end(self, turn: str, outcome: str = "completed") -> None:
         task = self.turns[turn]
-        self.tell(task, EndTurn(turn, task, TurnCompleted("task", outcome)))
+        self.apply(task, EndTurn(turn, task, TurnCompleted("task", outcome)))
 
     def fail(self, turn: str, *, refused: bool) -> None:
         task, error = self.turns[turn], ErrorDetail(f"e-{turn}", ErrorCategory.PEER, "it broke")
-        self.tell(task, FailTurn(turn, task, error, refused=refused))
+        self.apply(task, FailTurn(turn, task, error, refused=refused))
 
     def read(self) -> TurnHistory:
         history = TurnHistory("th_1")
@@ -174,16 +174,16 @@ class Conversation:
         completed = CompactionCompleted(
             name, f"se_1@{covers}", "0" * 64, covers + 1, to_turn=turn, summarized_by="ada"
         )
-        self.tell(self.turns[turn], Compact(started, completed, summary))
+        self.apply(self.turns[turn], Compact(started, completed, summary))
         return CompactedTurns(name, turn, covers, summary, "ada")
 
-    def tell_what_stands(self) -> ThreadState:
+    def replay_remaining(self) -> ThreadState:
         """The state of a thread that never had the rolled-back turns."""
         gone = {self.turns[turn] for turn in self.gone}
         other = Conversation()
         for task, said in self.said[1:]:
             if task not in gone:
-                other.tell(task, said)
+                other.apply(task, said)
         return read_state(other.now)
 
 
@@ -207,7 +207,7 @@ def play(acts: list[Act]) -> Conversation:
                 peer, theirs = PEERS[number % len(PEERS)], f"theirs-{len(talk.events)}"
                 talk.contexts[talk.turns[turn]].add(theirs)
                 moved = ThreadUpdated(peer=peer, remote_context_id=theirs)
-                talk.tell(talk.turns[turn], Fact(talk.scope(turn), moved))
+                talk.apply(talk.turns[turn], Fact(talk.scope(turn), moved))
             case "sum" if talk.turns:
                 try_to_sum_up(talk, [*talk.turns][number % len(talk.turns)])
             case "back" if talk.turns:
@@ -232,7 +232,7 @@ def try_to_go_back(talk: Conversation, turn: str) -> None:
         return
     assert allowed
     assert list(turns) == behind
-    assert read_state(talk.now) == state == talk.tell_what_stands()
+    assert read_state(talk.now) == state == talk.replay_remaining()
 
 
 def try_to_sum_up(talk: Conversation, turn: str) -> None:
@@ -265,7 +265,7 @@ def test_a_thread_keeps_only_the_state_of_turns_that_are_not_rolled_back(
     acts: list[Act],
 ) -> None:
     talk = play(acts)
-    assert read_state(talk.now) == talk.tell_what_stands()
+    assert read_state(talk.now) == talk.replay_remaining()
     assert talk.now.turns == len(talk.turns) - len(talk.gone)
     # No context with rolled-back turns is used for an agent again.
     gone = {talk.turns[turn] for turn in talk.gone}

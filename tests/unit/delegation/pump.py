@@ -78,7 +78,7 @@ class Pump:
         decision.add(tasks.decide(self._task(decision), StartRun(RUN, STARTED)))
         self._store(decision)
 
-    def hear(self, *results: JsonObject) -> list[Event]:
+    def receive(self, *results: JsonObject) -> list[Event]:
         """Takes the frames in one decision; the new events."""
         decision = self._begin(self.held)
         spill = BlobOverflow()
@@ -89,11 +89,11 @@ class Pump:
         self.context.names_foreign |= step.names_foreign
         return self._store(decision) if decision.events else []
 
-    def hear_each(self, *results: JsonObject) -> list[Event]:
+    def receive_each(self, *results: JsonObject) -> list[Event]:
         """Takes the frames in a decision each."""
-        return [event for result in results for event in self.hear(result)]
+        return [event for result in results for event in self.receive(result)]
 
-    def want_cancel(self) -> None:
+    def request_cancel(self) -> None:
         """Requests the cancel of the task."""
         decision = self._begin(self.held)
         requested = TaskCancelRequested("ada", "user", "active_run")
@@ -214,7 +214,7 @@ def message(text: str, **members: Json) -> JsonObject:
 def make_running() -> Pump:
     """A run whose peer works."""
     pump = Pump()
-    pump.hear(task("SUBMITTED"))
-    pump.hear(status("WORKING"))
+    pump.receive(task("SUBMITTED"))
+    pump.receive(status("WORKING"))
     assert pump.record.status is Status.RUNNING
     return pump

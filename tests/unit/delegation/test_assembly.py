@@ -66,7 +66,7 @@ class Model:
             told.append(sha256)
 
 
-def told_of(events: list[Event]) -> dict[str, list[ArtifactChanged]]:
+def list_recorded(events: list[Event]) -> dict[str, list[ArtifactChanged]]:
     """The recorded artifacts, by the agent's id."""
     found: dict[str, list[ArtifactChanged]] = {}
     for event in events:
@@ -88,12 +88,12 @@ def test_each_version_is_recorded_once_with_the_hash_of_the_joined_chunks(
     events: list[Event] = []
     while frames:
         size = cuts.pop() if cuts else len(frames)
-        events += pump.hear(*frames[:size])
+        events += pump.receive(*frames[:size])
         del frames[:size]
     if ends:
         model.end()
-        events += pump.hear(status("COMPLETED", at=9))
-    told = told_of(events)
+        events += pump.receive(status("COMPLETED", at=9))
+    told = list_recorded(events)
     assert {name: [one.sha256 for one in all_] for name, all_ in told.items()} == model.told
     for versions in told.values():
         numbers = [one.version for one in versions]
@@ -111,9 +111,9 @@ def test_names_of_an_agent_that_are_contents_do_not_swell_records() -> None:
     long = "n" * 50_000
     frame = artifact("x", name=long)
     cast("JsonObject", cast("JsonObject", frame["artifactUpdate"])["artifact"])["name"] = long
-    pump.hear(frame)
+    pump.receive(frame)
     again = artifact("y", name=long, append=True)
-    (changed,) = told_of(pump.hear(again)).values()
+    (changed,) = list_recorded(pump.receive(again)).values()
     assert [one.version for one in changed] == [2]
     assert len(write_snapshot(pump.record)) < 4_096
     assert len(write_snapshot(pump.thread)) < 2_048

@@ -107,7 +107,7 @@ def test_metadata_of_a_task_counts_as_it_is_held_and_not_as_it_was_sent(*, is_ke
     growth = Growth(Volume(), OutputLimits(held_bytes=65_536))
     metadata: JsonObject = {}
 
-    def tell() -> None:
+    def grow() -> None:
         for number in range(500):
             brought: JsonObject = {f"k-{number if is_kept else 0}": "x" * 200}
             metadata.update(brought)
@@ -115,9 +115,9 @@ def test_metadata_of_a_task_counts_as_it_is_held_and_not_as_it_was_sent(*, is_ke
 
     if is_kept:
         with pytest.raises(ArtifactTooLarge, match="memory"):
-            tell()
+            grow()
         assert len(metadata) > 40
     else:
-        tell()
+        grow()
     growth.settle()
     assert growth.total.content_bytes == 0
