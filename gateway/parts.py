@@ -11,7 +11,6 @@ from passerelle.control.channel_access import StreamGrants, StreamSnapshots
 from passerelle.control.closure import Finishing
 from passerelle.control.compaction import Compacting
 from passerelle.control.creation import Creating, Preparing
-from passerelle.control.device_streams import ChannelNotices, DeviceStreams
 from passerelle.control.edges import Linking
 from passerelle.control.evidence import Exporting
 from passerelle.control.evidence_facts import EvidenceReader
@@ -22,7 +21,7 @@ from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.oversight import Oversight
 from passerelle.control.prerequisites import Prerequisites
-from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
+from passerelle.control.read_models import Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
 from passerelle.control.rollback import RollingBack
 from passerelle.control.router import Router
@@ -40,7 +39,6 @@ from passerelle.control.transfer import TaskTransfers
 from passerelle.control.turn_histories import TurnHistories
 from passerelle.control.turn_queues import TurnQueues
 from passerelle.core.frozen import frozen
-from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.admission import AttemptAdmission
 from passerelle.delegation.runs.agent_queues import AgentQueues
 from passerelle.delegation.runs.answers import Answers
@@ -55,6 +53,7 @@ from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.bulk import register_bulk
 from passerelle.gateway.dependencies import CoreServices, make_core_services
 from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
+from passerelle.gateway.link_parts import Notifying, make_link_handlers, make_notifying
 from passerelle.gateway.oversight import register_oversight
 from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
 from passerelle.gateway.settings.policy import read_tried_policy
@@ -64,11 +63,6 @@ from passerelle.permission_bridge.answers.audit import Auditing, Explaining
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
 from passerelle.permission_bridge.answers.subjects import Subjects
 from passerelle.permission_bridge.answers.workers import WorkerApprovals
-from passerelle.permission_bridge.devices.action_tokens import ActionTokens
-from passerelle.permission_bridge.devices.devices import Devices
-from passerelle.permission_bridge.devices.pairing import Pairing
-from passerelle.permission_bridge.devices.subscriptions import BrowserSubscriptions
-from passerelle.permission_bridge.devices.web_push import WebPush, is_installed
 from passerelle.permission_bridge.governing.command_gate import CommandGate
 from passerelle.permission_bridge.governing.dry_run import PolicyDryRun
 from passerelle.permission_bridge.governing.judgement import PolicyPreview
@@ -76,21 +70,11 @@ from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
 from passerelle.runtime.records.lag import Lag
 from passerelle.runtime.records.packet_reads import PacketReads
 from passerelle.runtime.records.places import Home
-from passerelle.runtime.records.recoveries import Recoveries
-from passerelle.runtime.records.row_reads import RowReads
 from passerelle.runtime.records.task_lists import TaskLists
 from passerelle.runtime.records.task_pages import Listing
 from passerelle.runtime.records.writes import Writes
-from passerelle.webhooks.dead_letters import DeadLetters
-from passerelle.webhooks.notifier import KIND as NOTIFIER
-from passerelle.webhooks.notifier import NotifierKind
-from passerelle.webhooks.push import PushKind
-from passerelle.webhooks.push_configs import KIND as PUSH
 from passerelle.webhooks.push_configs import PushConfigs
 from passerelle.webhooks.receivers import Receivers
-from passerelle.webhooks.stream import StreamWebhookKind
-from passerelle.webhooks.stream_webhooks import KIND as STREAM
-from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -102,17 +86,6 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
-    from passerelle.webhooks.kinds import TargetKind
-
-
-@frozen
-class _Notifying:
-    """What reports to callers: streams of events, and webhooks of each kind."""
-
-    following: TaskFollower
-    push_configs: PushConfigs
-    stream_webhooks: StreamWebhooks
-    dead_letters: DeadLetters
 
 
 @frozen
@@ -161,7 +134,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     webhooks = webhooks or Webhooks()
     services = make_core_services(deps, webhooks.sealer)
     store, dispatch, writes = services.store, services.dispatch, services.writes
-    notifying, tools = _make_notifying(services, webhooks), _make_tools(services)
+    notifying, tools = make_notifying(services, webhooks), _make_tools(services)
     queues = _make_queues(services)
     task_parts = _make_task_parts(services, notifying.push_configs, queues)
     turn_queues = TurnQueues(
@@ -182,7 +155,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         writes, deps.pauses, store.queues, store.due.hasten, deps.catalogue.list_names
     )
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
-    links = _make_link_handlers(services, webhooks, notifying, models, (grants, snapshots))
+    links = make_link_handlers(services, webhooks, notifying, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch, queues)
     router = tasks.starting.routing.router
     messages = _make_messages(
@@ -301,30 +274,6 @@ def _make_tools(services: CoreServices) -> ToolInventories:
     return ToolInventories(deps.catalogue, judging)
 
 
-def _make_notifying(services: CoreServices, webhooks: Webhooks) -> _Notifying:
-    deps, store, writes = services.deps, services.store, services.writes
-    following = TaskFollower(writes, store.log, deps.hub, services.contents, services.arrivals)
-    push_configs = PushConfigs(
-        writes, services.ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
-    )
-    stream_webhooks = StreamWebhooks(
-        writes,
-        store.targets,
-        store.channels,
-        store.log,
-        Home(writes),
-        webhooks.sealer,
-        webhooks.rules,
-    )
-    kinds: dict[str, TargetKind] = {
-        PUSH: PushKind(push_configs, following, webhooks.authority),
-        STREAM: StreamWebhookKind(stream_webhooks, store.log, deps.machine),
-        NOTIFIER: _make_notifiers(deps, writes),
-    }
-    dead_letters = DeadLetters(store.targets, kinds, deps.wake_duties)
-    return _Notifying(following, push_configs, stream_webhooks, dead_letters)
-
-
 def _make_task_parts(
     services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
 ) -> _TaskParts:
@@ -368,7 +317,7 @@ def _make_models(services: CoreServices) -> Models:
 
 def _make_task_handlers(
     services: CoreServices,
-    notifying: _Notifying,
+    notifying: Notifying,
     task_parts: _TaskParts,
     models: Models,
     tools: ToolInventories,
@@ -462,69 +411,4 @@ def _make_permission_handlers(
             services.writes, deps.rulebook, deps.find_rules, deps.store.rule_news, dry_run
         ),
         workers=WorkerApprovals(actions, dispatch),
-    )
-
-
-def _make_link_handlers(
-    services: CoreServices,
-    webhooks: Webhooks,
-    notifying: _Notifying,
-    models: Models,
-    served: tuple[StreamGrants, StreamSnapshots],
-) -> LinkHandlers:
-    store, writes, (grants, snapshots) = services.store, services.writes, served
-    recoveries = Recoveries(writes, store.log, store.projections)
-    return LinkHandlers(
-        access=StreamGrants(writes, services.arrivals, store.projections),
-        streams=DeviceStreams(
-            grants,
-            snapshots,
-            store.acks,
-            store.channels,
-            RowReads(store.log, snapshots.packets),
-            recoveries,
-            services.deps.clock,
-        ),
-        notices=ChannelNotices(Home(writes), store.channels),
-        summaries=ChannelSummaries(
-            models, writes, store.acks, store.channels, notifying.stream_webhooks
-        ),
-        devices=_make_devices(services, webhooks),
-        webhooks=notifying.stream_webhooks,
-        push_configs=notifying.push_configs,
-        dead_letters=notifying.dead_letters,
-        catalogue=services.deps.catalogue,
-        describe_capabilities=services.deps.describe_capabilities,
-    )
-
-
-def _make_notifiers(deps: Dependencies, writes: Writes) -> NotifierKind:
-    store = deps.store
-    named = {one.name: one for one in deps.notifiers}
-    return NotifierKind(named, store.log, store.projections, deps.machine, Home(writes), OWNER)
-
-
-def _make_devices(services: CoreServices, webhooks: Webhooks) -> Devices:
-    deps, store, lists = services.deps, services.store, services.lists
-    return Devices(
-        lists=lists,
-        pairing=Pairing(lists, deps.ids, deps.clock, deps.find_gateway_address),
-        subscriptions=BrowserSubscriptions(lists, webhooks.sealer, webhooks.rules),
-        actions=services.actions,
-        arrivals=services.arrivals,
-        channels=store.channels,
-        projections=store.projections,
-        log=store.log,
-        clock=deps.clock,
-        web_push=_make_web_push(deps, webhooks),
-        tokens=ActionTokens(webhooks.sealer, deps.clock, deps.ids, deps.buttons),
-    )
-
-
-def _make_web_push(deps: Dependencies, webhooks: Webhooks) -> WebPush | None:
-    sender, sealer = deps.push_sender, webhooks.sealer
-    if sender is None or sealer is None or not is_installed():
-        return None
-    return WebPush(
-        deps.store.push_keys, sealer, sender, webhooks.rules, deps.machine, deps.push_contact
     )

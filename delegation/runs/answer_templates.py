@@ -64,6 +64,8 @@ from passerelle.store.wire_template import Example, make_wire_template, quote
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
+    from passerelle.core.batch import EntityRef
+    from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
     from passerelle.core.mint_log import MintRecord
     from passerelle.core.ports.chance import Ids
@@ -347,20 +349,7 @@ def render_sample_answer(
     answer = read_templated(context, before, result)
     if answer is None:
         return None
-    rendered = Run(
-        writes=run.writes,
-        blobs=run.blobs,
-        copies=run.copies,
-        uploads=run.uploads,
-        contents=run.contents,
-        context=context,
-        shard=place.shard,
-        kept=held,
-        driver=sample.driver,
-        asks=run.asks,
-        post_row=run.post_row,
-        list_row=run.list_row,
-    )
+    rendered = _copy_run(run, sample, context, held)
     if before.is_gated():
         before = _pass_gate(rendered, before)
     held = rendered.held
@@ -375,16 +364,8 @@ def render_sample_answer(
     asked, minted = ids.find_in(call)
     ended = draft.decision.state(place.thread)
     end = TurnEnd(
-        artifacts=tuple(
-            ordinal
-            for ordinal, prefix in zip(ORDINALS, asked.prefixes, strict=False)
-            if prefix == "art"
-        ),
-        sequences=tuple(
-            number
-            for number in range(len(sample.decision.events))
-            if f"{sample.first + number}".encode() in call
-        ),
+        artifacts=_list_artifacts(asked),
+        sequences=_list_sequences(sample, call),
         outcome=str(ended.last_outcome) if isinstance(ended, ThreadRecord) else "",
     )
     values = list_values(before, answer, end, now_ms, minted)
@@ -399,6 +380,38 @@ def render_sample_answer(
         standing.index[0] if standing.index else None,
         read_behaviour(draft.record.attempts[-1]),
     )
+
+
+def _copy_run(
+    run: Run, sample: SampleTurn, context: RunContext, held: dict[EntityRef, Held]
+) -> Run:
+    """A run of the sample turn, over the same stores as ``run``."""
+    return Run(
+        writes=run.writes,
+        blobs=run.blobs,
+        copies=run.copies,
+        uploads=run.uploads,
+        contents=run.contents,
+        context=context,
+        shard=sample.place.shard,
+        kept=held,
+        driver=sample.driver,
+        asks=run.asks,
+        post_row=run.post_row,
+        list_row=run.list_row,
+    )
+
+
+def _list_artifacts(asked: MintRecord) -> tuple[str, ...]:
+    """The ordinals of the minted ids of artifacts."""
+    minted = zip(ORDINALS, asked.prefixes, strict=False)
+    return tuple(ordinal for ordinal, prefix in minted if prefix == "art")
+
+
+def _list_sequences(sample: SampleTurn, call: bytes) -> tuple[int, ...]:
+    """The events of the turn that the answer names, counted from the first one."""
+    numbers = range(len(sample.decision.events))
+    return tuple(number for number in numbers if f"{sample.first + number}".encode() in call)
 
 
 def _pass_gate(run: Run, turn: TemplatedTurn) -> TemplatedTurn:

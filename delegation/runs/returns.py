@@ -10,15 +10,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, derive_message_id
 from passerelle.a2a_mapping.dialects.recall import recall
-from passerelle.a2a_mapping.dialects.registry import detect, encode
+from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.a2a_mapping.outbound import RemoteAddress, address_message
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import BeginReturn, FailReturn, FinishReturn
-from passerelle.core.approval.prompt import PeerPrompt, read_answer
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.payloads.run import request
@@ -30,10 +27,10 @@ from passerelle.core.task.status import ENDED
 from passerelle.delegation.runs.agent_errors import (
     ON_ITS_WAY,
     end_after_error,
-    find_turns,
     refuse_answer,
     rejects_input,
 )
+from passerelle.delegation.runs.answer_messages import AnswerMessages
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break, note_left
 from passerelle.delegation.runs.peer_calls import cancel_task
@@ -71,8 +68,6 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.return_machine import TaskSighting
-    from passerelle.runtime.records.task_fields import TurnInput
-    from passerelle.runtime.records.withheld import Withheld
 
 _TASK_NOT_FOUND: Final = -32001
 _MESSAGE: Final = "message"
@@ -128,10 +123,12 @@ class PauseAnswers:
 
     active: ActiveRun
     action_ids: tuple[str, ...]
-    _turns: dict[str, TurnInput] = field(default_factory=dict[str, "TurnInput"])
-    """Turns that were read: their content never changes."""
+    _messages: AnswerMessages = field(init=False)
     _is_over: bool = False
     """Whether the agent is finished with the last message."""
+
+    def __post_init__(self) -> None:
+        self._messages = AnswerMessages(self.active)
 
     @property
     def actions(self) -> list[ActionRecord]:
@@ -147,7 +144,7 @@ class PauseAnswers:
         actions = self.actions
         moved = bool(actions) and await self._step(actions)
         if moved and not self.actions:
-            await self._forget(actions[0])
+            await self._messages.forget(actions[0])
         return moved
 
     async def _step(self, actions: list[ActionRecord]) -> bool:
@@ -183,50 +180,6 @@ class PauseAnswers:
         run = self.active.run.record.run
         return run.remote_task_id if run else None
 
-    async def _find_message(self, actions: list[ActionRecord]) -> JsonObject | None:
-        """The caller's own message, if a message was the answer: then the decision has its turn's id."""
-        decision = actions[0].decision
-        if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
-            return None
-        turn = await self._read_turn(decision.decision_id)
-        return turn.message if turn else None
-
-    async def _read_turn(self, turn_id: str) -> TurnInput | None:
-        """A turn of the task; read from the store once."""
-        known, run = self._turns.get(turn_id), self.active.run
-        if known is None:
-            known = await run.read_turn(turn_id)
-            if known is not None:
-                self._turns[turn_id] = known
-        return known
-
-    async def _open(self, action: ActionRecord) -> Withheld | None:
-        """The sealed content of a message that provides a credential; None if it is not sealed, or gone."""
-        run, turn_id, sealed = self.active.run, *await self._find_sealed(action)
-        if sealed is None:
-            return None
-        return await run.contents.withholding.read(run.shard, sealed, turn_id)
-
-    async def _forget(self, action: ActionRecord) -> None:
-        """Deletes a credential that is not being delivered any more."""
-        run, (_, sealed) = self.active.run, await self._find_sealed(action)
-        if sealed is not None:
-            now_ms = self.active.deps.clock.now_ms()
-            await run.contents.withholding.forget(run.shard, sealed, now_ms)
-
-    async def _find_sealed(self, action: ActionRecord) -> tuple[str, str | None]:
-        """The turn that brought the answer, and where its message is sealed, if it is."""
-        decision = action.decision
-        if decision is None or decision.outcome != "answered_by_caller":
-            return "", None
-        turn = await self._read_turn(decision.decision_id)
-        return decision.decision_id, turn.send_options.sealed if turn else None
-
-    async def _message_id(self, actions: list[ActionRecord]) -> str:
-        own = await self._find_message(actions)
-        decided = [action.decision.decision_id for action in actions if action.decision]
-        return text_at(own, "messageId") if own else derive_message_id(decided)
-
     async def _check_task(self, actions: list[ActionRecord], remote: str) -> TaskSighting:
         outcome = await self.active.peer.get(remote, history_length=_SHOWN_HISTORY)
         if isinstance(outcome, RefusedByPeer) and outcome.code == _TASK_NOT_FOUND:
@@ -235,7 +188,9 @@ class PauseAnswers:
             return Unreachable()
         task = outcome.result
         state = text_at(object_at(task, "status"), "state")
-        seen = self._is_in(objects_at(task, "history"), await self._message_id(actions))
+        seen = self._is_in(
+            objects_at(task, "history"), await self._messages.find_message_id(actions)
+        )
         if state in TERMINAL_STATES:
             return TaskOver(state, seen)
         if state not in INTERRUPTED_STATES:
@@ -269,16 +224,16 @@ class PauseAnswers:
         return sum(text_at(one, "messageId") == mine for one in history) >= max(ours, 1)
 
     async def _send(self, actions: list[ActionRecord], remote: str) -> None:
-        withheld = await self._open(actions[0])
+        withheld = await self._messages.open_sealed(actions[0])
         if withheld is None and actions[0].state == "answered_by_caller":
             await self._append_command(FailReturn(f"{REFUSED}: its content is not stored any more"))
             return
-        message = await self._encode(actions, remote, withheld)
+        message = await self._messages.compose(actions, remote, withheld)
         if message is None:
             await self._cancel(actions)
             return
         await self.active.wait_for_lease()
-        send_options = await self._read_send_options(actions)
+        send_options = await self._messages.read_send_options(actions)
         streams = self._is_streamed(send_options)
         if not await self._begin(
             actions, message_id=text_at(message, "messageId"), streams=streams
@@ -314,13 +269,6 @@ class PauseAnswers:
         """
         card = self.active.peer.peek()
         return card is not None and card.streaming and send_options.streams
-
-    async def _read_send_options(self, actions: list[ActionRecord]) -> SendOptions:
-        """The options of the message that is the answer; defaults if it came another way."""
-        run = self.active.run
-        turns = await find_turns(run, actions) or run.record.open_turns
-        turn = await self._read_turn(turns[-1]) if turns else None
-        return turn.send_options if turn else SendOptions()
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
         """Sends CancelTask in place of a message; a peer that was not reached gets it again."""
@@ -361,24 +309,6 @@ class PauseAnswers:
 
         await self.active.run.append(begin, self._settle)
         return began
-
-    async def _encode(
-        self, actions: list[ActionRecord], remote: str, withheld: Withheld | None
-    ) -> JsonObject | None:
-        run = self.active.run.record.run
-        context = run.remote_context_id if run else None
-        own = withheld.message if withheld else await self._find_message(actions)
-        if own is not None:
-            referred = await self.active.refer(own)
-            to = RemoteAddress(
-                context_id=context,
-                task_id=remote,
-                references=referred.ids,
-                parts=referred.parts,
-            )
-            return address_message(own, to)
-        replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
-        return encode(replies, remote, context or "") if replies else None
 
     async def _exchange(
         self, params: JsonObject, remote: str, *, streams: bool
@@ -497,27 +427,6 @@ def _read_progress(action: ActionRecord) -> tuple[str, int]:
 def _find_last(actions: list[ActionRecord]) -> ActionRecord:
     """The action with the latest attempt: they are sent together, but one may have been sent alone before."""
     return max(actions, key=lambda action: (action.return_attempts, action.updated_at))
-
-
-def _make_reply(action: ActionRecord) -> DecidedQuestion | None:
-    decision, pause = action.decision, action.request.remote
-    if decision is None or pause is None:
-        return None
-    prompt = PeerPrompt(
-        dialect=pause.dialect,
-        occurrence=pause.occurrence,
-        native_status=pause.native_status,
-        kind=action.request.kind,
-        action_type=action.request.action_type,
-        options=action.request.options,
-        native_id=pause.native_id,
-        message_id=pause.message_id,
-        subject=action.request.subject,
-    )
-    chosen = action.find_option(decision.option_id or "")
-    return DecidedQuestion(
-        prompt, read_answer(decision, chosen), decision.decision_id, decision.native
-    )
 
 
 def _make_cancel(actions: list[ActionRecord]) -> TaskCancelRequested:

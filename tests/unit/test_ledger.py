@@ -1,4 +1,4 @@
-"""The ledger agrees with the tests in both directions, and would say so if it did not."""
+"""The ledger agrees with the tests in both directions, and the check would fail otherwise."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_every_row_has_a_test_or_a_reason_and_every_mark_a_row() -> None:
     assert judge(load(), collect()).faults == ()
 
 
-def test_all_requirements_and_invariants_stand_in_the_ledger() -> None:
+def test_all_requirements_and_invariants_are_in_the_ledger() -> None:
     rows = load()
     invariants = [r.id for r in rows if r.source == INVARIANTS]
     assert invariants == [f"I{n}" for n in range(1, 11)]

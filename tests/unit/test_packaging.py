@@ -1,4 +1,4 @@
-"""The package that users install holds what the tree holds.
+"""The package that users install contains all files of the tree.
 
 The packages are folders at the top of the repository, reached through links. A checkout that lost its links
 still builds, into an empty package whose installation reports success, so only an installed wheel can tell.
@@ -61,7 +61,7 @@ assert files("passerelle").joinpath("py.typed").is_file()
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A wheel, and an environment that holds nothing of ours but that wheel."""
+    """A wheel, and an environment whose only own package is that wheel."""
 
     wheel: Path
     environment: Path
@@ -139,7 +139,7 @@ def test_every_package_is_a_link_to_its_folder() -> None:
 
 
 def test_pyright_is_shown_every_package() -> None:
-    """It does not walk through a link below an included folder, and says nothing about it."""
+    """It does not follow a link below an included folder, and does not report it."""
     included = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pyright"][
         "include"
     ]

@@ -1,4 +1,4 @@
-"""A wheel is the same bytes whoever builds it, so that anybody can compare what is published with the tree."""
+"""A wheel has the same bytes in every environment, so a published one can be compared with the tree."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def build(source: Path, folder: Path, **environ: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("project", [".", str(PROJECT.relative_to(ROOT))])
 def test_two_builds_of_the_same_tree_are_the_same_bytes(project: str, tmp_path: Path) -> None:
-    # Another folder, other times of files, another umask, another zone and language: none of it is in the bytes.
+    # Another folder, other file times, another umask, zone and language: none of them changes the bytes.
     first = copy_tree(tmp_path / "here")
     second = copy_tree(tmp_path / "elsewhere" / "with a space")
     for path in second.rglob("*"):

@@ -1,4 +1,4 @@
-"""The ways through the code in CONTRIBUTING.md: each step names a file and what stands in it."""
+"""The walks through the code in CONTRIBUTING.md: each step names a file and a symbol in it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def list_ways() -> dict[str, list[tuple[Path, list[str]]]]:
 WAYS = list_ways()
 
 
-def test_there_is_a_way_for_each_thing_that_a_reader_has() -> None:
+def test_there_are_four_walks() -> None:
     assert len(WAYS) == 4
 
 
 @pytest.mark.parametrize("title", WAYS)
-def test_each_step_stands_where_it_is_said_and_there_are_few(title: str) -> None:
+def test_each_step_of_a_walk_exists_and_there_are_few(title: str) -> None:
     steps = WAYS[title]
     assert 2 <= len(steps) <= MOST_FILES
     for path, names in steps:

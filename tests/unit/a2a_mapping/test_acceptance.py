@@ -37,7 +37,7 @@ TOTAL: JsonObject = {"type": "object", "required": ["total"]}
         ({"schema": {"properties": {"total": {"minimum": 4}}}}, False),
     ],
 )
-def test_condition_holds_for_what_it_says(condition: JsonObject, is_met: bool) -> None:  # noqa: FBT001  a row
+def test_condition_is_met_only_if_the_artifacts_match(condition: JsonObject, is_met: bool) -> None:  # noqa: FBT001  a row
     (read,) = read_conditions([condition], "acceptance")
     judged = judge([read], TASK)
     assert (judged.unmet == ()) is is_met
@@ -76,7 +76,7 @@ NO_CONDITIONS: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("value", "field"), NO_CONDITIONS)
-def test_what_is_no_condition_is_refused_with_its_place(value: Json, field: str) -> None:
+def test_invalid_condition_is_refused_with_its_path(value: Json, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_conditions(value, "x")
     assert refused.value.field == field

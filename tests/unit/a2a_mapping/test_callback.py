@@ -1,4 +1,4 @@
-"""Which task a peer's notification is about, in every form that peers send."""
+"""Which task a notification of an agent is about, in every form that agents send."""
 
 from __future__ import annotations
 

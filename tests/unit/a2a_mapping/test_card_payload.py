@@ -1,4 +1,4 @@
-"""What is signed of a card: the example of the specification, and a table that is that of the protocol."""
+"""The signed payload of a card: the example of the specification, and a table that agrees with the protocol."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_table_that_misses_a_field_is_found() -> None:
     assert found == ["AgentCard: ['securitySchemes']"]
 
 
-def test_what_was_set_is_signed_and_what_is_as_good_as_absent_is_not() -> None:
+def test_signed_payload_leaves_out_optional_members_that_are_empty() -> None:
     card: JsonObject = {
         "documentationUrl": "",
         "securitySchemes": {"line": {"mtlsSecurityScheme": {"description": ""}}},
@@ -129,7 +129,7 @@ def _is_signed_by_sdk(card: JsonObject, payload: bytes) -> bool:
     return True
 
 
-def test_card_of_ours_has_the_same_bytes_in_the_sdk() -> None:
+def test_signed_payload_of_a_gateway_card_equals_that_of_the_sdk() -> None:
     peer: JsonObject = {
         "name": "Écho",
         "description": "d",

@@ -1,4 +1,4 @@
-"""Cards: what is ours, what passes, and that nothing leads to the peer."""
+"""Cards: what is rewritten, what is kept, and that nothing reveals the address of the agent."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_where_links_are_dropped_nothing_at_all_leads_to_the_peer() -> None:
     assert not [text for text in list_texts(card) if "internal" in text.lower()]
 
 
-def test_the_interfaces_are_ours_and_nothing_of_an_older_card_is_left() -> None:
+def test_card_lists_only_interfaces_of_the_gateway_and_no_member_of_an_older_card() -> None:
     card = rewrite_card(CARD, PLACE, PublicEdge(versions=("1.0",)))
     assert card["supportedInterfaces"] == [
         {"url": BASE, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
@@ -113,7 +113,7 @@ def test_the_interfaces_are_ours_and_nothing_of_an_older_card_is_left() -> None:
     assert not {"url", "preferredTransport", "signatures"} & set(card)
 
 
-def test_every_interface_of_the_newer_version_stands_before_those_of_the_older() -> None:
+def test_interfaces_of_the_newer_version_are_listed_first() -> None:
     edge = PublicEdge(grpc="gateway.example:8443", grpc_default="echo", versions=("0.3", "1.0"))
     listed = [
         (entry["protocolBinding"], entry["protocolVersion"], entry["url"], entry.get("tenant"))
@@ -154,7 +154,7 @@ def test_the_capabilities_are_the_gateways() -> None:
     assert (able["pushNotifications"], able["extendedAgentCard"]) == (True, True)
 
 
-def test_extensions_of_the_peer_pass_and_ours_are_not_listed_twice() -> None:
+def test_extensions_of_the_agent_are_kept_and_the_gateways_own_are_listed_once() -> None:
     theirs: JsonObject = {
         "uri": "https://vendor.example/ext/trace",
         "required": True,
@@ -204,7 +204,7 @@ def test_any_one_of_several_schemes_is_enough() -> None:
     ]
 
 
-def test_what_nobody_knows_passes() -> None:
+def test_unknown_members_of_a_card_are_kept() -> None:
     card = rewrite_card(CARD, PLACE, OPEN)
     assert card["someday"] == {"home": BASE, "dial": BASE, "keep": [1, {"a": None}]}
 
@@ -241,7 +241,7 @@ def test_a_default_port_may_be_written_or_not() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "x", "http://", "mailto:a@b", "http://a:b", "file:///etc"])
-def test_what_is_no_url_of_a_host_has_no_origin(url: str) -> None:
+def test_text_that_is_no_host_url_has_no_origin(url: str) -> None:
     assert read_origin(url) is None
 
 

@@ -1,4 +1,4 @@
-"""What of a peer's text may be shown: words, small numbers, fields and our own ids, and nothing that could be an id."""
+"""Which text of an agent may be shown: words, small numbers, fields and facade ids, but nothing that could be an id."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_ordinary_words_pass_as_they_are(text: str) -> None:
         "123456",
     ],
 )
-def test_what_could_be_an_id_or_an_address_is_never_shown(secret: str) -> None:
+def test_text_with_a_possible_id_or_address_is_replaced(secret: str) -> None:
     for text in (
         f"cannot find {secret} today",
         f"Task '{secret}' is unknown.",
@@ -63,7 +63,7 @@ def test_what_could_be_an_id_or_an_address_is_never_shown(secret: str) -> None:
 
 
 @pytest.mark.requirement("LT-10", "LT-13")
-def test_known_ids_become_ours_and_what_the_caller_sent_may_come_back() -> None:
+def test_known_ids_become_facade_ids_and_ids_that_the_caller_sent_are_kept() -> None:
     text = "Task remote-task in c1 has had m-17"
     cleaned = clean_text(text, IDS, SENTENCE, own=["m-17"])
     assert cleaned.text == "Task task_ours in ctx_ours has had m-17"

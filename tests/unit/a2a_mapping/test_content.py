@@ -161,7 +161,7 @@ def test_a_status_message_becomes_history_and_never_an_artifact() -> None:
     assert "artifacts" not in task
 
 
-def test_a_status_message_that_is_sent_twice_stands_once() -> None:
+def test_a_status_message_that_is_sent_twice_is_in_the_history_once() -> None:
     asked = reply("q", "which?")
     waiting = _status("TASK_STATE_INPUT_REQUIRED", asked)
     assert "history" not in _fold(waiting, waiting)
@@ -184,7 +184,7 @@ def test_artifacts_can_be_left_out() -> None:
     assert leave_out_artifacts(_fold(_piece("a", "x"))) == OPEN
 
 
-def test_what_a_peer_dropped_is_put_before_the_next_one_that_it_has() -> None:
+def test_a_message_that_an_agent_dropped_is_merged_before_the_next_one_it_kept() -> None:
     first, second, third = (say(f"m{number}") for number in (1, 2, 3))
     answer = reply("a", "yes")
     assert merge_history([first, answer, third], [first, second, third]) == [
@@ -233,7 +233,7 @@ def _is_within(some: list[JsonObject], whole: list[JsonObject]) -> bool:
     return all(any(item == other for other in rest) for item in some)
 
 
-def test_a_history_is_completed_only_where_there_is_something() -> None:
+def test_a_history_gets_only_the_messages_that_it_lacks() -> None:
     assert complete_history(OPEN, []) == OPEN
     assert complete_history(OPEN, [say("m")])["history"] == [say("m")]
     whole: JsonObject = {**OPEN, "history": [say("m"), say("r")]}
@@ -257,7 +257,7 @@ def test_a_history_is_cut_from_its_end(length: int | None, cap: int | None, kept
     assert ("history" in task) == (kept > 0)
 
 
-def test_a_question_that_stands_in_the_history_in_the_agents_form_is_not_added_in_ours() -> None:
+def test_a_question_in_the_history_is_not_added_again_in_the_gateways_form() -> None:
     native: JsonObject = {"messageId": "q1", "role": "ROLE_AGENT", "parts": [{"data": {"id": 1}}]}
     form: JsonObject = {
         "messageId": "q1",
@@ -276,7 +276,7 @@ def test_a_question_that_stands_in_the_history_in_the_agents_form_is_not_added_i
     assert settle_status({**asked, "status": status})["history"] == [native, other]
 
 
-def test_a_remark_becomes_history_without_the_question_that_it_stood_before() -> None:
+def test_a_remark_enters_the_history_without_the_question_that_followed_it() -> None:
     native: JsonObject = {"messageId": "q1", "role": "ROLE_AGENT", "parts": [{"data": {"id": 1}}]}
     asks: JsonObject = {"data": {PERMISSION: {}}}
     form: JsonObject = {**native, "parts": [asks], "metadata": {"own": 1}}

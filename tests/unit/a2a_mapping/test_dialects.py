@@ -1,4 +1,4 @@
-"""How peers ask and are answered: our extension, plain text, and what a caller of ours sees."""
+"""How agents ask and are answered: the permission extension, plain text, and what callers see."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def _options(*kinds: OptionKind) -> tuple[Option, ...]:
         (_options("reject_once", "cancel"), PeerAnswer(True, "reject_once"), None),
     ],
 )
-def test_the_peer_hears_what_was_decided_and_no_more(
+def test_an_answer_chooses_the_narrowest_option_that_matches_it(
     options: tuple[Option, ...], answer: PeerAnswer, chosen: str | None
 ) -> None:
     option = choose_option(options, answer)
@@ -350,7 +350,7 @@ def test_an_expiry_that_is_no_time_is_none(expires_at: Json) -> None:
         ("déjà 日本 😀", "déjà 日本 😀"),
     ],
 )
-def test_what_would_act_on_a_screen_is_written_out(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_text(text) == shown
 
 
@@ -361,7 +361,7 @@ def test_an_escaped_text_is_safe_and_stays_so(text: str) -> None:
     shown.encode()
 
 
-def test_a_cut_says_how_much_is_missing() -> None:
+def test_cut_text_states_how_many_characters_are_missing() -> None:
     assert escape_text("abcdef", 4) == "abcd [2 more characters]"
 
 

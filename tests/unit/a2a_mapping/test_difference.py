@@ -1,4 +1,4 @@
-"""What is new in a peer's Task after a connection was made again."""
+"""What is new in an agent's Task after a reconnect."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_status_comes_after_the_artifacts() -> None:
     ]
 
 
-def test_what_was_said_meanwhile_is_told_before_the_status() -> None:
+def test_messages_that_were_missed_come_before_the_status() -> None:
     said: JsonObject = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "half"}]}
     mine: JsonObject = {"messageId": "u", "role": "ROLE_USER", "parts": [{"text": "go"}]}
     known = _task("TASK_STATE_WORKING", [], [mine])

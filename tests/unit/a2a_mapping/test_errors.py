@@ -105,7 +105,7 @@ def test_an_error_shows_as_its_kind(error: errors.PasserelleError, kind: ErrorKi
     assert classify(error) is kind
 
 
-def test_a_class_that_nobody_listed_shows_as_its_ancestor() -> None:
+def test_an_unlisted_error_class_is_classified_as_its_base_class() -> None:
     class Newer(errors.NotCancelable):
         pass
 
@@ -151,13 +151,13 @@ def test_a_json_rpc_error_is_http_200_and_names_the_field() -> None:
         (errors.TooLarge("body", 5), 200),
     ],
 )
-def test_only_what_transport_may_say_changes_the_status_of_json_rpc(
+def test_only_transport_errors_change_the_http_status_of_json_rpc(
     error: errors.PasserelleError, status: int
 ) -> None:
     assert render_rpc_error(error, None).http_status == status
 
 
-def test_an_unavailable_store_says_when_to_come_back() -> None:
+def test_an_unavailable_store_sets_retry_after() -> None:
     error = errors.StoreUnavailable("down", "no", retry_after_s=3)
     assert render_rpc_error(error, 1).headers == {"Retry-After": "3"}
     assert render_status(error).headers == {"Retry-After": "3"}
@@ -212,7 +212,7 @@ def test_an_internal_error_of_a_peer_is_one_of_its_own() -> None:
         (0, 0),
         (-32006, -32006),
         (-32001, -32001),
-        # What these say of a request would be untrue of the caller's.
+        # What these state about a request would be untrue of the caller's.
         (-32700, -32603),
         (-32601, -32004),
         (-32500, -32603),
@@ -276,14 +276,14 @@ def test_details_of_an_agent_pass_without_what_only_it_knows() -> None:
         "error at 10.0.0.17:8080",
     ],
 )
-def test_a_text_with_an_id_that_is_not_ours_is_replaced_whole(text: str) -> None:
+def test_an_error_text_with_an_id_of_the_agent_is_replaced(text: str) -> None:
     assert (
         make_refusal("echo", NativeError(-32001, text), _IDS).message
         == (SENTENCES[ErrorKind.TASK_NOT_FOUND])
     )
 
 
-def test_what_the_caller_sent_may_come_back() -> None:
+def test_error_text_may_contain_ids_that_the_caller_sent() -> None:
     native = NativeError(-32602, "message tck-000123 is bad")
     assert (
         make_refusal("echo", native, _IDS, own={"tck-000123"}).message

@@ -1,4 +1,4 @@
-"""Frames of our own making."""
+"""Frames that the gateway creates itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_our_frames_fit_the_closed_schema_of_the_sdk(frame: JsonObject) -> None:
     assert ParseDict(frame, StreamResponse(), ignore_unknown_fields=False).WhichOneof("payload")
 
 
-def test_a_note_of_ours_stands_in_the_metadata_only() -> None:
+def test_a_note_of_the_gateway_is_in_the_metadata_only() -> None:
     note = note_status("lost", peer="echo")
     assert note == {STATUS_NOTE: {"reason": "lost", "peer": "echo"}}
 
@@ -70,7 +70,7 @@ def test_an_empty_page_has_all_four_members() -> None:
 
 
 @pytest.mark.requirement("LT-9")
-def test_a_message_after_a_task_becomes_a_status_message_of_it() -> None:
+def test_a_message_after_a_task_becomes_its_status_message() -> None:
     message: JsonObject = {"messageId": "m", "parts": [], "contextId": "ctx_here"}
     assert remark_frame("task_here", "ctx_here", message, "TASK_STATE_WORKING") == {
         "statusUpdate": {

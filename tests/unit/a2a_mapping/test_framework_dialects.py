@@ -1,4 +1,4 @@
-"""How frameworks ask and are answered: recorded forms, both ways, and what no answer may ever be."""
+"""How frameworks ask and are answered: recorded forms in both directions, and answers that are never allowed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_same_question_is_one_occurrence_at_every_sight(vector: JsonObject) 
 
 @pytest.mark.parametrize("vector", CASES)
 def test_a_no_never_reads_as_a_yes(vector: JsonObject) -> None:
-    """Literal booleans: a text that says false is true to some frameworks."""
+    """Literal booleans: the text "false" is true to some frameworks."""
     prompts = detect("peer", task_of(vector))
     message = json.dumps(answer(prompts, ANSWERS["no"]))
     for yes in ('"confirmed": true', '"decision": "approve"', '"response": "y"', '"approve"'):

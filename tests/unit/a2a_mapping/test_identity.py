@@ -1,4 +1,4 @@
-"""Ids: none of a peer's reaches a caller, none of ours a peer."""
+"""Ids: no id of an agent reaches a caller, and no facade id an agent."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_base64_content_and_numbers_are_not_touched() -> None:
     assert relabel(event, "TaskArtifactUpdateEvent", IDS)["artifact"] == artifact
 
 
-def test_a_short_id_is_replaced_only_where_ids_stand() -> None:
+def test_a_short_id_is_replaced_only_in_members_that_hold_ids() -> None:
     ids = make_relabel("task_here", "ctx_here", {"7": "task_here", "a": "ctx_here"})
     task: JsonObject = {
         "id": "7",
@@ -239,7 +239,7 @@ def test_a_message_reaches_the_peer_unchanged_but_for_ids() -> None:
     }
 
 
-def test_no_id_of_ours_reaches_a_peer_that_has_none_yet() -> None:
+def test_the_first_message_to_an_agent_has_no_facade_ids() -> None:
     message: JsonObject = {"messageId": "m", "contextId": "ctx", "referenceTaskIds": ["task"]}
     assert address_send({"message": message}, RemoteAddress()) == {"message": {"messageId": "m"}}
 
@@ -276,7 +276,7 @@ def test_artifacts_of_a_reference_go_along_marked_and_count_for_no_other_message
 
 
 @pytest.mark.requirement("LT-18")
-def test_what_a_message_waits_for_stays_here() -> None:
+def test_prerequisites_of_a_message_are_not_sent_to_the_agent() -> None:
     metadata: JsonObject = {"kept": {"a": 1}, AFTER: ["task_here"]}
     message: JsonObject = {"messageId": "m", "parts": [{"text": "mine"}], "metadata": metadata}
     sent = address_send({"message": message}, RemoteAddress())["message"]

@@ -1,4 +1,4 @@
-"""Requests: what is read, what is refused, and what passes untouched."""
+"""Requests: which members are read, which are refused, and which pass unchanged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_message_gives_what_decides_its_way() -> None:
         ("extensions", ["urn:x"], "extensions", ("urn:x",)),
     ],
 )
-def test_what_a_message_is_about_is_read_where_nothing_else_is_said(
+def test_each_member_of_a_message_is_read_on_its_own(
     name: str, said: Json, member: str, read: object
 ) -> None:
     assert getattr(read_send(_params(**{name: said})), member) == read
@@ -60,7 +60,7 @@ def test_sending_waits_by_default() -> None:
     assert read_send(combine(_params(), {"configuration": {"blocking": False}})).blocking
 
 
-def test_fields_that_nobody_knows_survive() -> None:
+def test_unknown_fields_are_kept() -> None:
     params = combine(
         _params(someday={"a": [1, 2.5, None]}, metadata={"task_id": 2**60}), {"future": 1}
     )
@@ -285,9 +285,7 @@ def test_a_time_may_have_an_offset_even_one_whose_plus_was_lost(text: str) -> No
         ),
     ],
 )
-def test_a_member_that_is_missing_names_the_one_that_looks_like_it(
-    params: JsonObject, said: str
-) -> None:
+def test_the_error_for_a_missing_member_names_a_similar_one(params: JsonObject, said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_send(params)
     assert str(refused.value) == said

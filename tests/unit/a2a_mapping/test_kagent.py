@@ -1,4 +1,4 @@
-"""kagent: several questions are a form, questions of an agent below it go by that one's id, and its sums are read."""
+"""kagent: several questions are a form, questions of a nested agent have its id, and its usage sums are read."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_approvals_of_a_caller_are_literal(approvals: Json, said: list[bool | No
     }
     assert [answer.allows for answer in read_answers(message)] == said
     assert all(answer.is_alone for answer in read_answers(message))
-    # Without its name beside it the extension is not meant; something is all the same, and it is no yes.
+    # Without its name in ``extensions`` the extension does not count; any other form is no approval.
     unnamed = {name: value for name, value in message.items() if name != "extensions"}
     assert {answer.allows for answer in read_answers(unnamed)} == {None}
     beside: JsonObject = {**message, "parts": [{"data": {}}]}

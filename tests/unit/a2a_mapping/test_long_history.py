@@ -1,4 +1,4 @@
-"""Long histories: what a message costs does not depend on how many there were before it."""
+"""Long histories: the cost of a message does not depend on how many came before it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ACCEPTED = [say("m-1"), say("m-2")]
 OPEN: JsonObject = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_SUBMITTED"}}
 
 
-def tell(number: int, message_id: str | None = None) -> JsonObject:
+def make_update(number: int, message_id: str | None = None) -> JsonObject:
     message = reply(message_id or f"r-{number}", f"word {number}")
     return status_frame("t", "c", {"state": "TASK_STATE_WORKING", "message": message})
 
@@ -51,7 +51,7 @@ def test_a_status_costs_the_same_after_a_hundred_and_after_two_thousand(
     counted: dict[int, int] = {}
     task = OPEN
     for number in range(2_001):
-        frame = tell(number, message_id)
+        frame = make_update(number, message_id)
         if number in {100, 2_000}:
             counted[number] = count_calls(partial(take, task, frame))
         task = take(task, frame)
@@ -61,7 +61,7 @@ def test_a_status_costs_the_same_after_a_hundred_and_after_two_thousand(
 
 def test_a_task_is_compared_message_by_message_and_not_each_with_all() -> None:
     def count(number: int) -> int:
-        known = reduce(take, map(tell, range(number)), OPEN)
+        known = reduce(take, map(make_update, range(number)), OPEN)
         fresh: JsonObject = {**known, "history": list[Json](list_history(known))}
         assert list_differences(known, fresh) == []
         return count_calls(lambda: list_differences(known, fresh))
@@ -94,7 +94,7 @@ _messages = st.builds(_write, _ids, _parts)
 
 
 @given(st.lists(_messages, max_size=12), st.lists(_messages, max_size=12))
-def test_a_long_history_finds_what_a_look_at_all_of_it_finds(
+def test_a_long_history_finds_the_same_messages_as_a_full_scan(
     first: list[JsonObject], others: list[JsonObject]
 ) -> None:
     long, plain = LongHistory(first), list(first)
@@ -109,7 +109,7 @@ def test_a_long_history_finds_what_a_look_at_all_of_it_finds(
 
 
 @given(st.lists(_messages, max_size=6), st.lists(_messages, min_size=1, max_size=4))
-def test_what_was_completed_stays_so_as_it_grows(
+def test_completed_history_stays_complete_as_it_grows(
     native: list[JsonObject], accepted: list[JsonObject]
 ) -> None:
     merged = LongHistory(merge_history(native, accepted), accepted)
@@ -164,7 +164,7 @@ def test_a_message_without_words_weighs_something_too() -> None:
     assert len(history) <= MOST_BYTES // 512
 
 
-def test_what_is_known_of_messages_that_are_left_out_has_a_bound(
+def test_memory_of_left_out_messages_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(histories, "_MOST_LEFT_OUT", 10)
@@ -178,7 +178,7 @@ def test_what_is_known_of_messages_that_are_left_out_has_a_bound(
 
 
 @given(st.lists(st.integers(0, 3_000_000), max_size=20), st.integers(0, 20))
-def test_what_is_left_out_does_not_depend_on_what_callers_said(
+def test_messages_of_callers_do_not_change_which_replies_are_left_out(
     sizes: list[int], place: int
 ) -> None:
     told = [reply(f"r-{number}", "x" * size) for number, size in enumerate(sizes)]

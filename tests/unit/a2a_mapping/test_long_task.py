@@ -1,4 +1,4 @@
-"""A Task written piece by piece is the same bytes as in one go."""
+"""A Task written in pieces has the same bytes as one written at once."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def test_no_piece_holds_more_than_one_part(count: int) -> None:
     assert max(map(len, write_task(task))) < 1100
 
 
-def test_what_is_elsewhere_is_refused_where_json_is_written_and_stands_in_its_place_in_pieces() -> (
-    None
-):
+def test_content_in_a_blob_cannot_be_serialized_directly_and_is_written_in_pieces() -> None:
     parts: list[Json] = [{"text": "a"}, {"text": "b"}]
     frame: JsonObject = {"artifactUpdate": {"artifact": {"artifactId": "x", "parts": parts}}}
     content = orjson.dumps(frame)

@@ -1,4 +1,4 @@
-"""Which listed task is ours: told by history, by a key, or by being the only one."""
+"""Which listed task is the sent one: found by history, by a key, or because it is the only one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def task(name: str, *history: JsonObject) -> JsonObject:
     return {"id": name, "contextId": "rctx_1", "history": [*history]}
 
 
-def test_task_whose_history_shows_the_message_is_ours_among_several() -> None:
+def test_task_with_the_message_in_its_history_is_found_among_several() -> None:
     found = find_task([task("new"), task("mine", OURS), task("old")], Sent(OURS, is_alone=False))
     assert found is not None
     assert (found.task["id"], found.rivals) == ("mine", 0)
@@ -29,20 +29,20 @@ def test_answer_of_the_agent_with_our_id_is_no_match() -> None:
     assert count_message([said], OURS) == 0
 
 
-def test_newest_of_several_that_show_it_is_taken_and_said() -> None:
+def test_newest_of_several_matches_is_used_and_the_others_are_counted() -> None:
     found = find_task([task("new", OURS), task("old", OURS)], Sent(OURS, is_alone=False))
     assert found is not None
     assert (found.task["id"], found.rivals) == ("new", 1)
 
 
-def test_only_task_of_a_context_of_ours_needs_no_history() -> None:
+def test_only_task_of_an_own_context_needs_no_history() -> None:
     assert find_task([task("one")], Sent(OURS, is_alone=True)) is not None
     assert find_task([task("one")], Sent(OURS, is_alone=False)) is None
     assert find_task([task("one"), task("two")], Sent(OURS, is_alone=True)) is None
     assert find_task([], Sent(OURS, is_alone=True)) is None
 
 
-def test_key_tells_two_apart_that_show_the_same_message() -> None:
+def test_correlation_key_distinguishes_two_tasks_with_the_same_message() -> None:
     keyed: JsonObject = {**OURS, "metadata": {CORRELATION: "k-2"}}
     other: JsonObject = {**OURS, "metadata": {CORRELATION: "k-1"}}
     found = find_task([task("one", other), task("two", keyed)], Sent(OURS, False, "k-2"))

@@ -1,4 +1,4 @@
-"""What is told of a content that stands elsewhere."""
+"""The preview of content that is stored elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def say(*parts: JsonObject) -> JsonObject:
         ({"statusUpdate": {}}, ""),
     ],
 )
-def test_preview_is_the_beginning_of_what_is_there(frame: JsonObject, preview: str) -> None:
+def test_preview_is_the_beginning_of_the_content(frame: JsonObject, preview: str) -> None:
     assert preview_frame(frame) == preview
 
 

@@ -1,4 +1,4 @@
-"""A task that waits without a word, as agents of LangGraph show it when they are asked again."""
+"""A task that waits without a message, as agents of LangGraph show it when they are polled."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_a_pause_that_is_another_one_is_not_taken_for_it(status: JsonObject) -> 
     assert not recall(change_status(LOOK, **status), list_asked())
 
 
-def test_whoever_shows_its_question_each_time_is_not_believed_to_wait_for_an_old_one() -> None:
+def test_old_question_of_an_agent_that_always_shows_its_question_is_not_recalled() -> None:
     asked = [replace(one, dialect="plain_text") for one in list_asked()]
     assert not recall(LOOK, asked)
 
 
 @pytest.mark.parametrize("told", ["", "yesterday"])
-def test_a_time_that_is_none_says_nothing_new(told: str) -> None:
+def test_an_invalid_timestamp_is_no_new_question(told: str) -> None:
     asked = list_asked()
     assert recall(change_status(LOOK, timestamp=told), asked) == {asked[0].occurrence}
 

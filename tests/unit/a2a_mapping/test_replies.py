@@ -1,4 +1,4 @@
-"""The shape of what peers answer."""
+"""The shapes of agents' replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARTIFACT: JsonObject = {"taskId": "t", "contextId": "c", "artifact": {"artifactI
 
 
 @pytest.mark.requirement("A2A-9")
-def test_the_four_answers_are_told_apart() -> None:
+def test_the_four_kinds_of_replies_are_distinguished() -> None:
     message: JsonObject = {"messageId": "m", "parts": []}
     assert read_reply({"task": TASK}) == TaskReply(TASK)
     assert read_reply({"message": message}) == MessageReply(message)
@@ -82,7 +82,7 @@ def test_the_ids_of_the_peer_are_read_from_every_answer() -> None:
         ),
     ],
 )
-def test_what_is_not_a2a_says_which_field(value: Json, names: str) -> None:
+def test_a_malformed_reply_names_the_field(value: Json, names: str) -> None:
     reply = read_reply(value)
     assert isinstance(reply, MalformedReply)
     assert names in reply.reason

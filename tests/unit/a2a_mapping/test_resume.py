@@ -1,4 +1,4 @@
-"""What a subscriber asks for, and what a mark looks like (docs/protocol/resume.md)."""
+"""The resume request of a subscriber, and the form of a mark (docs/protocol/resume.md)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_r6_r7_how_a_cursor_was_answered_is_a_header() -> None:
 
 
 @pytest.mark.parametrize("name", ["task", "statusUpdate", "artifactUpdate"])
-def test_r11_mark_stands_beside_what_the_agent_wrote(name: str) -> None:
+def test_r11_mark_is_added_to_the_metadata_of_the_agent(name: str) -> None:
     frame = orjson.dumps({name: {"id": "t", "metadata": {"a": 9007199254740993}, "b": [1]}})
     marked = orjson.loads(mark_frame(frame, 7, "e.1.c"))
     said = {"generation": "7", "cursor": "e.1.c"}
@@ -68,5 +68,5 @@ def test_r11_message_stays_as_it_is_byte_for_byte() -> None:
     assert mark_frame(frame, 0, "e.1.c") is frame
 
 
-def test_what_was_never_counted_says_no_generation() -> None:
+def test_the_mark_has_no_generation_if_none_was_counted() -> None:
     assert mark({}, 0, "e.1.c") == {"metadata": {RESUME: {"cursor": "e.1.c"}}}

@@ -48,7 +48,7 @@ def test_absent_params_are_no_params() -> None:
         (b'{"jsonrpc":"2.0","method":"GetTask"}', "id"),
     ],
 )
-def test_what_is_no_request_is_refused_with_the_field_named(body: bytes, field: str) -> None:
+def test_invalid_request_is_refused_and_names_the_field(body: bytes, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read_rpc(body)
     assert caught.value.field == field
@@ -112,7 +112,7 @@ def test_any_other_name_is_no_method(name: str) -> None:
         read_method(name)
 
 
-def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
+def test_the_error_for_a_mistyped_method_suggests_the_right_name() -> None:
     with pytest.raises(UnknownMethod, match=r"'sendMessage'; did you mean SendMessage\?$"):
         read_method("sendMessage")
 

@@ -1,4 +1,4 @@
-"""Frames of the WebSocket binding: what is read off one, and what is written beside a result."""
+"""Frames of the WebSocket binding: how they are read, and what is written next to a result."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_cancel_stream_names_the_request_whose_stream_it_leaves(rpc_id: object) 
 
 
 @pytest.mark.parametrize("text", ["no json", "[1]", '"x"'])
-def test_what_is_no_request_passes_as_it_is(text: str) -> None:
+def test_frame_that_is_no_request_passes_unchanged(text: str) -> None:
     assert read_frame(text) == CallFrame(None, text.encode())
 
 
@@ -74,7 +74,7 @@ def test_no_text_makes_the_reader_raise(text: str) -> None:
     assert isinstance(read_frame(text), CallFrame)
 
 
-def test_an_item_has_its_cursor_beside_it_only_for_who_means_to_come_back() -> None:
+def test_an_item_has_a_cursor_only_for_callers_that_can_resume() -> None:
     assert write_item(EVENT, "c.1.d", {}, is_first=True) == EVENT.decode()
     active = {"a2a-extensions": RESUME, "a2a-stream-resumed": "gap"}
     first: JsonObject = orjson.loads(write_item(EVENT, "c.1.d", active, is_first=True))

@@ -1,4 +1,4 @@
-"""What callers make of answers, however they come: fed by hand, so that every piece is known."""
+"""How callers read answers in any chunking: the test feeds every chunk."""
 
 import asyncio
 import itertools
@@ -125,7 +125,7 @@ async def test_an_answer_that_took_too_long_is_a_wrong_one() -> None:
         (RIGHT.replace(b"200 OK", b"503 Busy"), "503: "),
     ],
 )
-async def test_an_answer_that_is_not_as_expected_is_told(answer: bytes, told: str) -> None:
+async def test_an_unexpected_answer_fails_the_caller(answer: bytes, told: str) -> None:
     caller, sent, turns = make_caller()
 
     caller.data_received(answer)
@@ -135,7 +135,7 @@ async def test_an_answer_that_is_not_as_expected_is_told(answer: bytes, told: st
     assert (name_steps(sent), turns.took) == (["first"], [])
 
 
-async def test_a_connection_that_ends_before_its_answer_is_told() -> None:
+async def test_a_connection_that_ends_before_its_answer_fails_the_caller() -> None:
     caller, _, _ = make_caller()
 
     caller.data_received(RIGHT[:-1])
@@ -152,7 +152,7 @@ async def test_a_connection_that_ends_before_its_answer_is_told() -> None:
         RIGHT.replace(b"200 OK", b"503 Busy"),
     ],
 )
-async def test_a_stream_that_ends_without_what_is_expected_is_told(
+async def test_a_stream_that_ends_without_the_expected_text_fails(
     answer: bytes,
 ) -> None:
     subscriber = StreamSubscriber("done")

@@ -1,4 +1,4 @@
-"""The kinds of work that are measured, and what is made of their rounds."""
+"""The kinds of measured work, and the rows computed from their rounds."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_a_stream_is_measured_by_the_event() -> None:
     assert row.spread.median == 10
 
 
-def test_with_a_base_there_is_a_row_of_ours_by_that() -> None:
+def test_a_comparison_row_is_added_for_a_base() -> None:
     row = find(WHOLE, [make_turn(300, base_us=200)], "÷ base")
     assert row.spread is not None
     assert (row.spread.median, row.verdict) == (1.5, "missed")

@@ -14,7 +14,7 @@ def test_an_unknown_part_is_refused_by_name(capsys: pytest.CaptureFixture[str]) 
     assert "no such part: speed" in capsys.readouterr().err
 
 
-def test_a_base_without_an_environment_is_told(
+def test_a_base_without_an_environment_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["a2a", "--base", str(tmp_path)]) == 2

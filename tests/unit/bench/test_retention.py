@@ -1,4 +1,4 @@
-"""What leaving costs is told apart from what a gateway uses that rests."""
+"""The cost of retention is measured apart from the use of an idle gateway."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.retention import RetentionSample, find_leaving_s
 from bench.rows import MeasurementError
 
 
-def test_what_is_used_beyond_rest_is_what_leaving_costs() -> None:
+def test_cost_of_retention_is_the_cpu_time_above_idle() -> None:
     looks = [
         RetentionSample(0.0, 7, (1.0, 2.0)),
         RetentionSample(5.0, 7, (2.0, 2.5)),
@@ -20,7 +20,7 @@ def test_what_is_used_beyond_rest_is_what_leaving_costs() -> None:
 
 
 @pytest.mark.parametrize("left", [(3, 3, 3), (3, 4, 5)])
-def test_nothing_that_leaves_and_no_end_of_it_are_no_measurement(left: tuple[int, ...]) -> None:
+def test_a_retention_run_without_removals_or_end_is_no_measurement(left: tuple[int, ...]) -> None:
     looks = [RetentionSample(float(at), count, (0.1 * at,)) for at, count in enumerate(left)]
     with pytest.raises(MeasurementError):
         find_leaving_s(looks)

@@ -1,4 +1,4 @@
-"""What a row of the benchmark says, and what a run of them comes to. No speed is asserted anywhere."""
+"""The contents of a row of the benchmark, and the verdict of a run. No speed is asserted anywhere."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_a_row_without_a_measure_is_not_measured_whatever_its_bound() -> None:
     assert row.render().endswith("not measured (at most 1)")
 
 
-def test_values_stand_below_the_words_of_the_header() -> None:
+def test_values_are_aligned_with_the_header() -> None:
     row = Row("a count", Spread.of([1.0, 2.0, 30.0]), "1/s").render()
     assert row.index("1/s") == COLUMNS.index("unit")
     assert row[COLUMNS.index("max") - 1 : COLUMNS.index("max") + 3] == "30.0"

@@ -1,4 +1,4 @@
-"""What a request says and what its answer has to contain."""
+"""What a request contains, and what its answer has to contain."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_caller_without_a_key_shows_none() -> None:
         (503, b"line line done", "503: line line done"),
     ],
 )
-def test_what_is_counted_comes_exactly_so_often(
+def test_answer_must_have_the_exact_count_of_the_counted_text(
     status: int, answer: bytes, fault: str | None
 ) -> None:
     request = PreparedRequest(HERE, RequestStep("", "done", counted="line", times=2))

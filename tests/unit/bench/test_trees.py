@@ -1,4 +1,4 @@
-"""Other checkouts: what is asked of them, and what a comparison with one says."""
+"""Other checkouts: what they must have, and the verdict of a comparison with one."""
 
 import sys
 from pathlib import Path
@@ -40,6 +40,6 @@ async def test_every_second_round_begins_with_the_base() -> None:
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(1.04, "held"), (1.06, "missed")])
-def test_ours_may_not_cost_more_than_the_base(ours: float, verdict: str) -> None:
+def test_a_ratio_to_the_base_has_a_limit(ours: float, verdict: str) -> None:
     row = compare("a message", [(ours * other, other) for other in (1.0, 2.0, 4.0)])
     assert (row.what, row.verdict) == ("a message ÷ base", verdict)

@@ -1,4 +1,4 @@
-"""CPU time and children of processes, as the kernel tells them."""
+"""CPU time and children of processes, as the kernel reports them."""
 
 import os
 import subprocess

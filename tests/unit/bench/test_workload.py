@@ -1,4 +1,4 @@
-"""The tasks that the store is measured with have the sizes that the bounds name."""
+"""The tasks of the store benchmark have the sizes of the stated bounds."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""A stream in memory, with the same rules as the stored one, that tests can damage at will."""
+"""A stream in memory with the rules of the stored one, which tests can damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def envelope(sequence: int, event_id: str, kind: str, task: str | None) -> bytes
 
 @dataclass
 class History:
-    """One stream: appended to, trimmed, cut short, made anew."""
+    """One stream: appended to, trimmed, cut short, recreated."""
 
     epoch: str = "00000001"
     entries: list[Entry] = field(default_factory=list[Entry])
@@ -82,7 +82,7 @@ class History:
         self.entries = kept
 
     def drop(self, sequence: int) -> None:
-        """Damage: an entry is missing and no trim says why."""
+        """Damage: an entry is missing without a trim."""
         self.entries = [entry for entry in self.entries if entry.sequence != sequence]
 
     def flush(self) -> None:
@@ -97,5 +97,5 @@ class History:
 
 
 def renamed(entry: Entry, event_id: str) -> Entry:
-    """The entry with another event id, as if somebody had written over it."""
+    """The entry with another event id, as if it had been overwritten."""
     return replace(entry, event_id=event_id)

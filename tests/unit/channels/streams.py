@@ -1,4 +1,4 @@
-"""The hub's surroundings in memory: reads that wait at a gate, hints that the test hands over."""
+"""The hub's dependencies in memory: reads that wait at a gate, hints that the test delivers."""
 
 from __future__ import annotations
 

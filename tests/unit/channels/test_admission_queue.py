@@ -1,4 +1,4 @@
-"""Devices go in by parties and in order, and nobody waits for long."""
+"""Devices are admitted in batches and in order, and none waits for long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _rest() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_comes_when_nobody_waits_goes_in_at_once() -> None:
+async def test_an_arrival_at_an_empty_queue_is_admitted_at_once() -> None:
     inside, _ = await _arrive(AdmissionQueue(), BATCH_SIZE)
     assert inside == [*range(BATCH_SIZE)]
 
@@ -51,7 +51,7 @@ async def test_the_next_party_goes_in_when_the_last_one_of_a_party_has_left_and_
     assert inside == [*range(2 * BATCH_SIZE + 3)]
 
 
-async def test_who_gives_up_waiting_takes_nobodys_place() -> None:
+async def test_a_cancelled_wait_takes_no_slot() -> None:
     door = AdmissionQueue()
     inside, arriving = await _arrive(door, 2 * BATCH_SIZE + 1)
     arriving[BATCH_SIZE].cancel()
@@ -62,7 +62,7 @@ async def test_who_gives_up_waiting_takes_nobodys_place() -> None:
     assert inside[BATCH_SIZE:] == [*range(BATCH_SIZE + 1, 2 * BATCH_SIZE + 1)]
 
 
-async def test_who_gives_up_just_before_its_turn_is_passed_over() -> None:
+async def test_a_wait_that_is_cancelled_before_its_turn_is_skipped() -> None:
     door = AdmissionQueue()
     inside, arriving = await _arrive(door, 2 * BATCH_SIZE + 1)
     arriving[BATCH_SIZE].cancel()
@@ -73,7 +73,7 @@ async def test_who_gives_up_just_before_its_turn_is_passed_over() -> None:
     assert inside[BATCH_SIZE:] == [*range(BATCH_SIZE + 1, 2 * BATCH_SIZE + 1)]
 
 
-async def test_who_is_cancelled_in_the_moment_of_its_turn_leaves_again() -> None:
+async def test_a_wait_that_is_cancelled_at_its_turn_returns_the_slot() -> None:
     door = AdmissionQueue()
     inside, arriving = await _arrive(door, 2 * BATCH_SIZE + 1)
     for _ in range(BATCH_SIZE):
@@ -111,7 +111,7 @@ async def test_all_go_in_also_where_the_first_of_them_has_given_up(
     await wait_until(lambda: len(inside) == BATCH_SIZE + 2, 10.0, "those who still wait are inside")
 
 
-async def test_patience_begins_anew_with_whoever_waits_first_then(
+async def test_the_longest_wait_is_counted_for_each_head_of_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission_queue, "MAX_WAIT_S", 0.01)

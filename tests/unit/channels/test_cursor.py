@@ -179,7 +179,7 @@ def test_a_page_may_reach_past_the_head_that_was_read_before_it() -> None:
     assert [linked.entry.sequence for linked in verdict.entries] == [3, 4]
 
 
-def test_a_page_that_breaks_off_gives_its_sound_prefix_and_the_next_read_tells_why() -> None:
+def test_a_broken_page_returns_its_valid_prefix_and_the_next_read_has_the_reason() -> None:
     history = History()
     history.append(6)
     start = history.at(0)

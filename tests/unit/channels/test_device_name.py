@@ -1,4 +1,4 @@
-"""Names of devices and tabs: whatever signs they have, each pair has a name of its own."""
+"""Names of devices and tabs: whatever characters they have, each pair has a name of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def test_each_device_with_its_tab_has_a_name_of_its_own(device: str, tab: str | 
 
 
 @given(NAMES, TABS)
-def test_signs_that_mean_something_in_a_name_are_ours_alone(device: str, tab: str | None) -> None:
+def test_separators_in_a_device_name_are_set_only_by_the_gateway(
+    device: str, tab: str | None
+) -> None:
     name = join_tab(device, tab)
     assert (name.count("#"), name.count("@")) == (0 if tab is None else 1, 0)
 

@@ -1,4 +1,4 @@
-"""Errors on the edge: each class of ours has a form as an answer and as the end of a connection."""
+"""Errors on the edge: each class of the gateway has a form as an answer and as the end of a connection."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make(kind: type[PasserelleError]) -> PasserelleError:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_every_error_of_ours_has_a_form_on_a_channel(kind: type[PasserelleError]) -> None:
+def test_every_gateway_error_has_a_form_on_a_channel(kind: type[PasserelleError]) -> None:
     error = make(kind)
     answer = refuse_call("8", error)
     assert (answer.id, answer.code) == ("8", error.stable_code)
@@ -67,7 +67,7 @@ def test_the_answer_of_a_loser_names_the_winner() -> None:
     assert answer.data["winner"] == {"optionId": "reject_once"}
 
 
-def test_who_is_not_known_and_who_may_not_are_told_apart() -> None:
+def test_unauthenticated_and_forbidden_have_different_close_codes() -> None:
     assert end_connection(Unauthenticated("no"), "hello")[0] is CloseCode.BAD_CREDENTIALS
     assert end_connection(Forbidden("no"), "hello")[0] is CloseCode.FORBIDDEN
     unavailable = StoreUnavailable("x", "no", retry_after_s=2)
@@ -76,7 +76,7 @@ def test_who_is_not_known_and_who_may_not_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("code", list(CloseCode))
-def test_the_range_of_a_code_says_whether_to_come_back(code: CloseCode) -> None:
+def test_the_range_of_a_close_code_determines_whether_to_reconnect(code: CloseCode) -> None:
     assert is_retryable(code) is (4000 <= code < 4500)
 
 

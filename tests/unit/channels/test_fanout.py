@@ -1,4 +1,4 @@
-"""The fan-out: one message for everybody at the end, and nobody who falls off it misses anything."""
+"""The fan-out: one message for all readers at the head, and no reader that falls behind misses an event."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_member_without_room_goes_on_from_where_it_was_and_the_others_ar
     assert (slow.places, quick.places) == ([(0, 1)], [(0, 1), (1, 2), (2, 3)])
 
 
-async def test_nobody_takes_a_seat_who_is_not_at_the_end() -> None:
+async def test_a_reader_joins_the_fanout_only_at_the_head() -> None:
     stream = Stream()
     begin = stream.history.at(0)
     stream.append()
@@ -117,7 +117,7 @@ async def test_nobody_takes_a_seat_who_is_not_at_the_end() -> None:
     assert stream.fanout.join(NAME, FullView(), begin, 0, Reader().take_messages) is None
 
 
-async def test_what_is_hidden_moves_the_position_and_is_not_sent() -> None:
+async def test_hidden_events_move_the_position_and_are_not_sent() -> None:
     stream, reader = Stream(), Reader()
     member = stream.join(reader, PlainView())
     stream.append(2, "reasoning.summary")
@@ -136,7 +136,7 @@ class ForeignTimer:
         self.cancel = timer.cancel
 
 
-async def test_what_people_wait_for_goes_out_in_its_turn_though_a_window_is_open(
+async def test_an_urgent_event_is_sent_in_order_even_in_an_open_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -186,7 +186,9 @@ async def test_progress_goes_at_once_and_then_together_and_what_is_waited_for_ta
     assert len(reader.messages) in {3, 4}
 
 
-async def test_who_comes_within_a_window_has_everything_once(wide_window_s: float) -> None:
+async def test_a_reader_that_joins_within_a_window_gets_every_event_once(
+    wide_window_s: float,
+) -> None:
     stream, first, second = Stream(), Reader(), Reader()
     stream.join(first)
     stream.append(1, "task.progress")
@@ -213,7 +215,7 @@ async def test_when_the_history_is_another_one_all_leave() -> None:
     assert reader.places == [(0, 1)]
 
 
-async def test_a_ring_that_ran_over_before_anybody_was_told_makes_all_read_on() -> None:
+async def test_a_ring_overflow_before_delivery_sends_all_readers_to_the_store() -> None:
     stream = Stream(bounds=RingBounds(events=4))
     reader = Reader()
     member = stream.join(reader)
@@ -223,7 +225,7 @@ async def test_a_ring_that_ran_over_before_anybody_was_told_makes_all_read_on() 
     assert (member.cursor, reader.messages) == (stream.history.at(0), [])
 
 
-async def test_who_leaves_is_told_nothing_more() -> None:
+async def test_a_reader_that_left_gets_nothing_more() -> None:
     stream, reader = Stream(), Reader()
     member = stream.join(reader)
     member.leave()

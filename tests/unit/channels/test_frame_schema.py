@@ -1,4 +1,4 @@
-"""The published schema says what the decoder does."""
+"""The published schema agrees with the decoder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_server_frame_fits_its_schema(frame: ServerFrame) -> None:
 
 
 @given(st.sampled_from(sorted(CLIENT_CODECS)), st.dictionaries(MEMBERS, JSON, max_size=8))
-def test_what_fits_the_schema_is_decoded_and_what_is_decoded_fits(
+def test_frames_fit_the_schema_exactly_if_they_can_be_decoded(
     kind: str, members: JsonObject
 ) -> None:
     # Read leniently and never written: a null for what is absent, a word that is none.

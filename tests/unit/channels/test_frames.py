@@ -1,4 +1,4 @@
-"""Frames on the wire: what is written is read back, and what is wrong is refused by name."""
+"""Frames on the wire: written frames are read back, and invalid ones are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose page may open a channel."""
+"""Which web page may open a channel."""
 
 import pytest
 
@@ -24,7 +24,7 @@ DESK = b"https://desk.example"
         ([(b"host", b"us.example"), (b"host", b"us.example")], 400),
     ],
 )
-def test_a_page_is_listed_or_of_the_same_host_and_says_so_once(
+def test_the_origin_of_a_handshake_is_listed_or_same_host_and_given_once(
     headers: list[tuple[bytes, bytes]], status: int | None
 ) -> None:
     scope = {"type": "websocket", "headers": headers, "subprotocols": [SUBPROTOCOL]}

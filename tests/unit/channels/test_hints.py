@@ -1,4 +1,4 @@
-"""Hints: what the store publishes is read back, and what is damaged is not believed."""
+"""Hints: published ones are read back, and damaged ones are ignored."""
 
 from __future__ import annotations
 

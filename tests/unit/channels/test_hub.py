@@ -96,7 +96,7 @@ async def test_a_stream_that_does_not_exist_is_a_gap() -> None:
 
 
 @pytest.mark.requirement("I3")
-async def test_a_hint_that_came_while_the_head_was_read_is_applied() -> None:
+async def test_a_hint_that_arrives_while_the_head_is_read_is_applied() -> None:
     async with scene(1) as at:
         at.log.gated = True
         opening = asyncio.create_task(_first_items(at, 2))
@@ -137,7 +137,7 @@ async def test_a_lost_hint_is_repaired_by_the_audit() -> None:
         assert sequences(await take(position)) == [2, 3]
 
 
-async def test_a_stream_that_was_audited_is_let_go_of_once_nobody_reads_it() -> None:
+async def test_an_audited_stream_is_released_after_its_last_reader() -> None:
     async with scene(5, linger_s=0) as at:
         async with at.hub.open(STREAM, FullView(), Start.LIVE) as position:
             assert isinstance(await take(position), ReplayEnd)
@@ -296,7 +296,7 @@ async def test_limit_that_a_view_meets_on_its_way_names_the_end_of_the_stream(ri
         assert gap == CursorGap(GapReason.LIMIT, start, at.history.end, 1)
 
 
-async def test_a_cursor_that_does_not_hold_is_told_so_whatever_the_limit() -> None:
+async def test_an_invalid_cursor_is_reported_whatever_the_limit() -> None:
     bounds = ReplayBounds(events=1, size_bytes=1_000_000)
     async with scene(9) as at:
         forged = Cursor(at.history.epoch, 2, "00000000")
@@ -306,9 +306,7 @@ async def test_a_cursor_that_does_not_hold_is_told_so_whatever_the_limit() -> No
         assert gap.why is GapReason.FORKED
 
 
-async def test_a_reader_that_falls_off_the_ring_reads_pages_and_tells_that_it_is_live_again() -> (
-    None
-):
+async def test_a_reader_that_falls_off_the_ring_reads_pages_and_becomes_live_again() -> None:
     async with scene(1, ring=4) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
         assert isinstance(await take(position), ReplayEnd)
         for _ in range(20):
@@ -321,7 +319,7 @@ async def test_a_reader_that_falls_off_the_ring_reads_pages_and_tells_that_it_is
         assert item == ReplayEnd(at.history.end, 20)
 
 
-async def test_a_reader_that_fell_too_far_behind_while_open_is_told_slow() -> None:
+async def test_a_reader_that_fell_too_far_behind_gets_a_gap_for_being_slow() -> None:
     bounds = ReplayBounds(events=10, size_bytes=1_000_000)
     async with (
         scene(1, ring=4) as at,

@@ -1,4 +1,4 @@
-"""What is told of a link: one fact after another, whatever becomes of the one before, and not for ever."""
+"""Facts about a link: written one after another, whatever the outcome of the one before, within a time limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Link:
 
 @dataclass
 class Facts:
-    """Where facts are told, each by a future of its own."""
+    """Receives the facts, each with a future of its own."""
 
     begun: list[tuple[LinkFact, asyncio.Future[None]]] = field(
         default_factory=list[tuple[LinkFact, "asyncio.Future[None]"]]
@@ -48,7 +48,7 @@ class Facts:
         return [fact for fact, _ in self.begun]
 
 
-async def test_a_fact_is_told_when_the_one_before_is_owed_or_cannot_be() -> None:
+async def test_a_link_fact_is_written_after_the_one_before_is_settled_or_failed() -> None:
     facts = Facts()
     writer = LinkFactWriter(facts)
     writer.add(Link(), (BEGAN,))

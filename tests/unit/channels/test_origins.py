@@ -1,4 +1,4 @@
-"""Which pages may open sockets, and that a refusal, of which a browser says nothing, is in the log once a minute."""
+"""Which pages may open sockets, and that a refusal, which browsers do not explain, is logged once a minute."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The outbox: order is kept, messages are bounded, who has much to send waits, and a socket that stalls is given up."""
+"""The outbox: order is kept, messages are bounded, large senders wait, and a stalled socket is closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class Wire:
-    """A socket whose other side reads when told to."""
+    """A socket whose other side reads on request."""
 
     is_writable: bool = True
     buffered: int = 0
@@ -44,7 +44,7 @@ def make(wire: Wire, room_bytes: int = 1_000_000, stall_s: float = 30.0) -> Outb
     return Outbox(wire, room_bytes, stall_s, wire.count_stall)
 
 
-async def test_what_is_put_in_one_turn_leaves_as_one_message_in_order() -> None:
+async def test_frames_of_one_loop_turn_are_sent_as_one_message_in_order() -> None:
     wire = Wire()
     outbox = make(wire)
     for frame in (b"1", b"2", b"3"):
@@ -85,7 +85,7 @@ async def test_room_is_waited_for_until_the_socket_takes_more() -> None:
     assert wire.messages == [b"x" * 100]
 
 
-async def test_what_is_made_for_many_keeps_its_place_behind_what_waits() -> None:
+async def test_shared_message_is_sent_after_waiting_frames() -> None:
     wire = Wire()
     outbox = make(wire)
     assert outbox.write([b"at once"])
@@ -124,7 +124,7 @@ async def test_a_socket_that_takes_nothing_is_given_up_and_a_slow_one_is_not() -
     assert slow.stalls == 0
 
 
-async def test_whoever_waits_for_room_goes_on_when_the_socket_is_gone() -> None:
+async def test_a_wait_for_room_ends_when_the_socket_is_gone() -> None:
     wire = Wire(is_writable=False)
     outbox = make(wire, room_bytes=1)
     outbox.put(b"frame")

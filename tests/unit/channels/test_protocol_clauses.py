@@ -1,4 +1,4 @@
-"""Each numbered clause of the protocol page has tests, and these exist."""
+"""Each numbered clause of the protocol page names tests, and these exist."""
 
 from __future__ import annotations
 

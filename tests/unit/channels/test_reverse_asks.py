@@ -1,4 +1,4 @@
-"""An agent's own calls at the gateway's side of its link: windows, pieces, and calls that nobody waits for."""
+"""An agent's outbound calls at the gateway's side of its link: windows, chunks, and abandoned calls."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Wire:
 
 @dataclass
 class Side:
-    """One link, and what its machine is told."""
+    """One link, and the inputs of its machine."""
 
     agents: Agents = field(default_factory=Agents)
     wire: Wire = field(default_factory=Wire)
@@ -130,7 +130,7 @@ async def test_an_answer_and_a_refusal_come_under_the_id_of_their_call() -> None
     assert [(one.to, one.method) for one in side.agents.asked] == [("b", "Echo"), ("b", "Refuse")]
 
 
-async def test_a_stream_goes_as_far_as_its_window_and_on_by_what_is_given_back() -> None:
+async def test_a_stream_stops_at_its_window_and_continues_with_credit() -> None:
     side = Side()
     side.ask("s", "Count", window=3)
     await wait_until(lambda: len(side.wire.frames) == 3, 10, "the window is full")
@@ -146,7 +146,7 @@ async def test_a_stream_goes_as_far_as_its_window_and_on_by_what_is_given_back()
     ]
 
 
-async def test_a_call_that_nobody_waits_for_is_left_and_its_id_is_free() -> None:
+async def test_a_stopped_call_is_cancelled_and_its_id_is_free() -> None:
     side = Side()
     side.ask("1", "Wait")
     await wait_until(lambda: side.agents.asked, 10, "it is under way")

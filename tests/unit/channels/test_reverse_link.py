@@ -1,4 +1,4 @@
-"""Calls to an agent over its own socket: whose answer it is, the window, the pieces, and a socket that ends."""
+"""Calls to an agent over its own socket: matching of answers, the window, chunks, and a socket that ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Wire:
             "a", "SendMessage", data or {}, headers, deadline_ms=1_000, window=window
         )
 
-    def hear(self, *frames: AnswerItem | AnswerPiece | Done | Failed) -> list[str]:
+    def deliver(self, *frames: AnswerItem | AnswerPiece | Done | Failed) -> list[str]:
         refused = [self.link.take(frame) for frame in frames]
         return [one.code for one in refused if isinstance(one, Refusal)]
 
@@ -56,7 +56,7 @@ async def test_answers_reach_the_call_that_they_name() -> None:
     assert [type(frame) for frame in wire.sent] == [AgentCall, AgentCall]
     assert first.id != second.id
     assert (
-        wire.hear(Done(second.id, {"n": 2}), AnswerItem(first.id, 1, {"n": 1}), Done(first.id))
+        wire.deliver(Done(second.id, {"n": 2}), AnswerItem(first.id, 1, {"n": 1}), Done(first.id))
         == []
     )
     assert await second.receive() == AnswersEnded({"n": 2})
@@ -67,32 +67,32 @@ async def test_answers_reach_the_call_that_they_name() -> None:
     assert wire.link.calls == 0
 
 
-async def test_what_is_said_about_a_call_that_is_over_is_passed_over() -> None:
+async def test_frames_of_a_finished_call_are_ignored() -> None:
     wire = Wire()
     call = wire.open()
     call.abandon()
-    assert wire.hear(AnswerItem(call.id, 1, {}), Done(call.id), AnswerItem("g99", 1, {})) == []
+    assert wire.deliver(AnswerItem(call.id, 1, {}), Done(call.id), AnswerItem("g99", 1, {})) == []
     assert wire.sent[-1] == StopWaiting(call.id)
 
 
 async def test_an_item_beyond_the_window_is_refused_and_ends_its_call() -> None:
     wire = Wire()
     call = wire.open(window=2)
-    assert wire.hear(AnswerItem(call.id, 1, {}), AnswerItem(call.id, 2, {})) == []
-    assert wire.hear(AnswerItem(call.id, 3, {})) == ["window"]
+    assert wire.deliver(AnswerItem(call.id, 1, {}), AnswerItem(call.id, 2, {})) == []
+    assert wire.deliver(AnswerItem(call.id, 3, {})) == ["window"]
     assert [type(await call.receive()) for _ in range(3)] == [
         ItemReceived,
         ItemReceived,
         AnswersBroken,
     ]
-    assert wire.hear(AnswerItem(call.id, 4, {})) == []
+    assert wire.deliver(AnswerItem(call.id, 4, {})) == []
 
 
 async def test_a_stored_item_gives_its_place_back() -> None:
     wire = Wire()
     call = wire.open(window=1)
     for number in range(1, 4):
-        assert wire.hear(AnswerItem(call.id, number, {"n": number})) == []
+        assert wire.deliver(AnswerItem(call.id, number, {"n": number})) == []
         assert await call.receive() == ItemReceived({"n": number})
         call.release()
         assert wire.sent[-1] == Credit(call.id, 1)
@@ -116,7 +116,7 @@ async def test_long_content_travels_in_pieces_both_ways() -> None:
     assert isinstance(asked, AgentCall)
     assert asked.data is None
     assert (
-        wire.hear(
+        wire.deliver(
             AnswerPiece(call.id, '{"task":'), AnswerPiece(call.id, '{"id":"t"}}'), Done(call.id)
         )
         == []
@@ -128,7 +128,7 @@ async def test_long_content_travels_in_pieces_both_ways() -> None:
 async def test_pieces_that_are_no_object_end_the_call(text: str) -> None:
     wire = Wire()
     call = wire.open()
-    assert wire.hear(AnswerPiece(call.id, text), Done(call.id)) == ["invalid_input"]
+    assert wire.deliver(AnswerPiece(call.id, text), Done(call.id)) == ["invalid_input"]
     assert isinstance(await call.receive(), AnswersBroken)
 
 
@@ -136,7 +136,7 @@ async def test_an_answer_without_end_is_cut_short() -> None:
     wire = Wire()
     call = wire.open()
     piece = "x" * (MAX_ANSWER_BYTES // 4)
-    assert wire.hear(*(AnswerPiece(call.id, piece) for _ in range(5))) == ["too_large"]
+    assert wire.deliver(*(AnswerPiece(call.id, piece) for _ in range(5))) == ["too_large"]
     assert await call.receive() == AnswersBroken(
         f"an answer over {MAX_ANSWER_BYTES} bytes", too_long=True
     )
@@ -146,5 +146,5 @@ async def test_a_failure_ends_the_call() -> None:
     wire = Wire()
     call = wire.open()
     failed = Failed(call.id, "busy", "later", 2)
-    assert wire.hear(failed) == []
+    assert wire.deliver(failed) == []
     assert await call.receive() == AskRefused(failed)

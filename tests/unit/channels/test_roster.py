@@ -1,4 +1,4 @@
-"""The connections of one instance: the newest one of a channel has it, whatever the store counts."""
+"""The connections of one instance: the newest one holds the channel, whatever the store's count."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def make(**limits: int) -> tuple[Roster, News]:
 
 
 @pytest.mark.requirement("CHN-9")
-async def test_the_newest_connection_has_the_channel_even_where_the_store_counts_anew() -> None:
+async def test_the_newest_connection_has_the_channel_even_if_the_store_restarts_its_count() -> None:
     roster, _ = make()
     older, newer, other = Member("ch_1", 7), Member("ch_1", 1), Member("ch_2", 1)
     for member in (older, other, newer):
@@ -96,16 +96,14 @@ async def test_news_supersede_what_is_older_and_nothing_else() -> None:
 
 
 @pytest.mark.requirement("PRS-9")
-async def test_news_of_presence_are_handed_on_with_whose_they_are() -> None:
+async def test_presence_changes_are_passed_on_with_their_principal() -> None:
     roster, news = make()
     await roster.enter("pr", "phone", member := Member("ch_1", 3))
     news.listeners["pr"](PresenceChanged())
     assert (news.moved, member.superseded) == (["pr"], 0)
 
 
-async def test_news_are_listened_to_once_for_each_principal_and_as_long_as_there_is_somebody() -> (
-    None
-):
+async def test_each_principal_has_one_listener_while_it_has_connections() -> None:
     roster, news = make()
     members = [Member("", 0) for _ in range(3)]
     await asyncio.gather(*(roster.enter("pr", "phone", member) for member in members))
@@ -122,7 +120,7 @@ async def test_news_are_listened_to_once_for_each_principal_and_as_long_as_there
     assert not news.listeners
 
 
-async def test_all_who_enter_together_go_on_together_and_are_told_the_same() -> None:
+async def test_connections_that_enter_together_share_one_result() -> None:
     roster, news = make()
     turns: list[int] = []
 
@@ -147,7 +145,7 @@ async def test_all_who_enter_together_go_on_together_and_are_told_the_same() -> 
     assert set(news.listeners) == {"pr", "other"}
 
 
-async def test_who_entered_first_may_leave_before_it_is_confirmed() -> None:
+async def test_the_first_connection_may_leave_before_its_entry_is_confirmed() -> None:
     roster, news = make()
     first, second = (
         asyncio.create_task(roster.enter("pr", "phone", Member("", 0))) for _ in range(2)
@@ -159,7 +157,7 @@ async def test_who_entered_first_may_leave_before_it_is_confirmed() -> None:
     assert (first.cancelled(), set(news.listeners)) == (True, {"pr"})
 
 
-async def test_nobody_is_listened_for_who_left_while_an_older_listening_ended() -> None:
+async def test_no_listener_stays_for_a_connection_that_left_during_a_restart() -> None:
     roster, news = make()
     news.let_go = asyncio.Event()
     await roster.enter("pr", "phone", older := Member("", 0))
@@ -177,7 +175,7 @@ async def test_nobody_is_listened_for_who_left_while_an_older_listening_ended() 
     assert set(news.listeners) == {"pr"}
 
 
-async def test_who_could_not_enter_is_freed_without_the_collector() -> None:
+async def test_a_refused_connection_is_freed_without_the_collector() -> None:
     roster, news = make()
     news.away = True
     gc.disable()
@@ -194,7 +192,7 @@ async def test_who_could_not_enter_is_freed_without_the_collector() -> None:
         gc.enable()
 
 
-async def test_what_cannot_enter_is_not_counted() -> None:
+async def test_refused_connection_is_not_counted() -> None:
     roster, news = make(device_connections=1, principal_connections=2)
     news.away = True
     with pytest.raises(StoreUnavailable):

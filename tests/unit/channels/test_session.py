@@ -327,7 +327,7 @@ def test_a_heartbeat_is_answered_and_moves_what_is_caught_up() -> None:
 
 
 @pytest.mark.requirement("PRS-9")
-def test_presence_is_said_again_with_each_heartbeat_and_is_no_more_than_a_frame() -> None:
+def test_presence_is_repeated_with_each_heartbeat() -> None:
     here = SayPresence("active", frozenset({NAME}))
     state, outputs = run(opened(), Received(here))
     assert outputs == [NotePresence(here)]
@@ -341,7 +341,7 @@ def test_presence_is_said_again_with_each_heartbeat_and_is_no_more_than_a_frame(
     assert run(state, NoticeDue(shown)) == (state, [Send(shown)])
 
 
-def test_what_was_told_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:
+def test_the_sent_cursor_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:
     state, _ = run(opened(), EventsDelivered({NAME: at(22)}), EventsDelivered({NAME: at(21)}))
     assert state.sent[NAME] == at(22)
     state, outputs = run(state, NoticeDue(Snapshot(NAME, at(18), {})))
@@ -403,7 +403,7 @@ def test_acks_and_heartbeats_are_not_counted_and_other_frames_are() -> None:
     assert closes(run(state, Received(Subscribe(NAME)), now_s=30)[1]) == []
 
 
-def test_many_refusals_close_and_say_why() -> None:
+def test_repeated_refusals_close_the_connection_with_the_reason() -> None:
     refusal = Undecodable(Refusal("forbidden_frame", "no", of="ev"))
     state, outputs = run(opened(), *[refusal] * 7)
     assert closes(outputs) == []
@@ -414,7 +414,7 @@ def test_many_refusals_close_and_say_why() -> None:
     assert last.fatal
 
 
-def test_a_drain_is_told_and_ends_the_connection_after_its_time() -> None:
+def test_a_drain_is_sent_and_closes_the_connection_after_its_time() -> None:
     state, outputs = run(opened(), DrainAsked(2_000, 5_000), now_s=10)
     assert sent(outputs) == [Drain(2_000, 5_000)]
     assert next_tick_s(state) == 17
@@ -434,7 +434,7 @@ def test_frames_of_agents_are_forbidden_to_everybody_else(frame: AgentFrame) -> 
         assert refusals == ([] if count else ["forbidden_frame"])
 
 
-def test_an_agent_calls_others_and_for_everybody_else_the_method_is_one_that_nobody_knows() -> None:
+def test_only_an_agent_may_call_other_agents() -> None:
     _, outputs = run(welcome("agent"), Received(ASKED))
     assert outputs == [Ask(ASKED)]
     for role in get_args(Role):
@@ -473,7 +473,7 @@ def test_calls_to_agents_are_bounded_and_never_stop_the_reader() -> None:
     assert [one for one in outputs if isinstance(one, Ask)] == [Ask(replace(ASKED, id="c0"))]
 
 
-def test_what_an_agent_says_about_its_calls_does_not_count_against_its_rate() -> None:
+def test_frames_of_agent_calls_do_not_count_against_the_rate() -> None:
     state, limit = welcome("agent"), ChannelLimits().frames_per_window
     state, outputs = run(state, *(Received(AnswerItem("g1", 1, {})) for _ in range(3 * limit)))
     assert closes(outputs) == []
@@ -547,7 +547,9 @@ def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, flo
 
 @pytest.mark.requirement("CHN-5")
 @pytest.mark.parametrize("why", ["ack_epoch", "ack_ahead"])
-def test_what_the_store_refuses_is_told(why: Literal["ack_epoch", "ack_ahead"]) -> None:
+def test_an_ack_that_the_store_refuses_is_answered_with_the_reason(
+    why: Literal["ack_epoch", "ack_ahead"],
+) -> None:
     state, outputs = run(opened(), AckJudged(NAME, why))
     assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == [why]
     assert run(state, AckJudged(NAME, "stored"))[1] == []

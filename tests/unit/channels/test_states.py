@@ -1,4 +1,4 @@
-"""States are built once for all who ask together; replays wait their turn, and not for long."""
+"""A state is built once for all concurrent readers; replays wait for a slot, for a limited time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def ask(
     return await states.read(who, NAME, grant)
 
 
-async def test_five_hundred_who_ask_together_share_one_build() -> None:
+async def test_five_hundred_concurrent_reads_share_one_build() -> None:
     states, plane = make()
     asking = [asyncio.create_task(ask(states, replace(ADA, device=f"d{n}"))) for n in range(500)]
     await wait_until(lambda: plane.reads, 15, "the build has begun")
@@ -104,7 +104,7 @@ async def test_state_is_kept_for_a_moment_and_a_failure_not_at_all() -> None:
     assert await ask(states) is not first
 
 
-async def test_who_goes_takes_the_build_from_nobody() -> None:
+async def test_a_cancelled_read_does_not_cancel_the_build() -> None:
     states, plane = make()
     leaves, stays = asyncio.create_task(ask(states)), asyncio.create_task(ask(states))
     await wait_until(lambda: plane.reads, 15, "the build has begun")
@@ -155,7 +155,7 @@ async def test_work_that_has_begun_gets_its_slot_back_however_long_it_takes() ->
     assert slow.is_held
 
 
-async def test_slot_that_is_given_to_who_has_just_left_goes_to_the_next() -> None:
+async def test_slot_given_to_a_cancelled_waiter_goes_to_the_next() -> None:
     replays = Replays(1, 5.0)
     held = replays.make_slot()
     await held.enter()

@@ -1,4 +1,4 @@
-"""What a connection tells of its link: pure, one input after another."""
+"""The facts that a connection derives about its link: pure, one input after another."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_gap_is_repaired_with_its_snapshot_and_not_before() -> None:
         (CloseCode.STORE_UNAVAILABLE, False, "connection_lost"),
     ],
 )
-def test_the_end_says_why_and_how_far_the_device_had_come(
+def test_the_end_of_a_link_has_its_reason_and_the_last_acks(
     code: CloseCode | None, reason: EndReason, *, left: bool
 ) -> None:
     story = LinkStory(continues=False, asked=(Subscribe(ONE),))

@@ -1,4 +1,4 @@
-"""Text on its way to one reader, and who listens for whom."""
+"""Text deltas to one reader, and the listeners of each stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BLOCK = f"{TASK}/poem"
 
 @dataclass
 class Box:
-    """An outbox that is as full as a test says."""
+    """An outbox that is as full as a test sets it."""
 
     has_room: bool = True
     frames: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -57,7 +57,7 @@ async def test_first_piece_goes_at_once_and_what_follows_as_one_in_a_window() ->
     assert box.pieces() == [(BLOCK, 0, "one "), (BLOCK, 4, "twö three")]
 
 
-async def test_what_is_stored_later_is_told_later() -> None:
+async def test_deltas_of_one_window_are_sent_together() -> None:
     reader, box = make_reader()
     reader.begin([])
     reader.take(TextDelta(BLOCK, 0, "one "))
@@ -68,7 +68,7 @@ async def test_what_is_stored_later_is_told_later() -> None:
     assert len(box.frames) == 2
 
 
-async def test_reader_that_is_not_live_is_told_nothing_and_begins_with_what_is_open() -> None:
+async def test_reader_gets_open_text_when_it_becomes_live() -> None:
     reader, box = make_reader()
     reader.take(TextDelta(BLOCK, 0, "before"))
     reader.begin([TextDelta(BLOCK, 0, "open")])

@@ -1,4 +1,4 @@
-"""Views: what is shown to whom, read without decoding a payload."""
+"""Views: which events each reader sees, decided without decoding a payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of ``make chaos``: the same seed plans the same faults, and every named point is met."""
+"""The plan of ``make chaos``: the same seed plans the same faults, and every named point is hit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_faults_that_take_a_gateway_come_first_and_the_freeze_last_of_them() -> 
     assert frozen == sorted(frozen)
 
 
-def test_labels_are_told_apart_by_their_bytes_and_one_agent_never_answers_with_a_message() -> None:
+def test_labels_are_unique_and_only_one_agent_answers_with_a_message() -> None:
     plan = plan_round(5, Random(3))
     labels = [one.label for one in plan]
     assert len(set(labels)) == len(labels)
@@ -37,7 +37,7 @@ def test_labels_are_told_apart_by_their_bytes_and_one_agent_never_answers_with_a
     assert {one.agent for one in plan if one.way is Way.SAY} <= {TALKER}
 
 
-def test_fault_that_met_nobody_is_planned_again_under_a_label_of_its_own() -> None:
+def test_fault_that_met_no_task_is_planned_again_under_a_new_label() -> None:
     plan = plan_round(4, Random(1))
     missed = [one for one in plan if one.fault][:3]
     again = plan_again(missed, 4, len(plan))

@@ -1,4 +1,4 @@
-"""What ``make chaos`` says of the runs of the dead: how long each waited, and on which step."""
+"""What ``make chaos`` reports about taken-over runs: how long each waited, and on which step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_promise_is_the_lease_and_a_second() -> None:
     assert AGAIN_S == 6.0
 
 
-def test_slowest_run_is_told_with_the_steps_on_which_its_time_was_spent() -> None:
+def test_slowest_run_is_reported_with_the_time_of_each_step() -> None:
     quick = TakenUp("task_1", 0.4, 4.9, None, None, 0.0)
     slow = TakenUp("task_2", 5.12, 4.75, 4.91, 5.04, 0.0)
     told = describe_delays([quick, slow])
@@ -41,7 +41,7 @@ def test_slowest_run_is_told_with_the_steps_on_which_its_time_was_spent() -> Non
     assert str(quick) == "lease over 4.90, first call 0.40", "a step that nobody told is left out"
 
 
-def test_time_without_the_store_is_given_on_top_and_told() -> None:
+def test_time_without_the_store_is_allowed_and_reported() -> None:
     held = [Hold(0, 103.0, 104.0), Hold(0, 104.5, 105.75), Hold(1, 104.0, 106.0)]
     without_s = measure_hold(held, Call(106.0, 0), 104.9)
     assert without_s == pytest.approx(0.85), (
@@ -77,7 +77,7 @@ def test_lines_of_all_gateways_are_read_in_the_order_of_their_times(tmp_path: Pa
     ],
     ids=["nobody to ask", "the agent knows of it", "not cancelled", "no driver"],
 )
-def test_end_of_a_run_that_no_agent_has_heard_of_is_as_good_as_a_call(
+def test_end_of_a_run_that_was_never_sent_counts_as_a_call(
     status: Status, remote: str | None, event: str, calls: list[Call]
 ) -> None:
     attempt = SimpleNamespace(remote_task_id=remote)

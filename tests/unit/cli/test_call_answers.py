@@ -1,4 +1,4 @@
-"""What ``passerelle call`` prints of an answer, by what agents make of it."""
+"""What ``passerelle call`` prints of an answer, for each kind of agent."""
 
 from typing import cast
 
@@ -35,7 +35,7 @@ def _task(state: str, said: str | None, *artifacts: list[Json]) -> JsonObject:
         ),
     ],
 )  # fmt: skip
-def test_answer_is_what_was_brought_and_what_was_said_of_it(answer: JsonObject, lines: str) -> None:
+def test_an_answer_is_shown_with_artifacts_and_status_text(answer: JsonObject, lines: str) -> None:
     assert list(describe_answer(answer)) == lines.split("|")
 
 
@@ -57,7 +57,7 @@ def test_data_of_a_question_is_for_programs() -> None:
         ("", "answer it with passerelle call echo --task task_1 TEXT"),
     ],
 )
-def test_who_is_asked_learns_whether_words_are_an_answer(kind: str, hint: str) -> None:
+def test_the_hint_states_whether_text_answers_the_question(kind: str, hint: str) -> None:
     form: JsonObject = {"action_id": "act_1", "kind": kind}
     part: JsonObject = {"data": {"urn:passerelle:ext:permission:1": form}}
     parts: list[Json] = [{"text": "Which one?"}, *([part] if kind else [])]

@@ -1,4 +1,4 @@
-"""The program that checks evidence: its arithmetic against published vectors, its forms against the gateway's."""
+"""The evidence checker: its arithmetic against published vectors, its forms against the gateway's."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_numbers_of_p256_lie_in_their_bounds() -> None:
 
 
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=80))
-def test_what_a_library_signs_holds(secret: bytes, message: bytes) -> None:
+def test_signatures_of_a_library_are_verified(secret: bytes, message: bytes) -> None:
     edwards = Ed25519PrivateKey.from_private_bytes(secret)
     raw = edwards.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     assert verify_ed25519(raw, message, edwards.sign(message))
@@ -239,5 +239,5 @@ def test_the_program_imports_what_python_has_and_nothing_else() -> None:
     [b"", b"\n", b"{}", b"[]\n\n", b"\x1f\x8b", b"{" * 5000, b'{"form":"passerelle-evidence/1"}\n',
      b'{"form":"passerelle-evidence/1","entries":[1]}\n{}\n', b'{"form":1}\n', b'{"form":NaN}\n', b"\xff\xfe\n"],
 )  # fmt: skip
-def test_what_is_no_bundle_is_a_fault_and_no_traceback(content: bytes) -> None:
+def test_invalid_bundle_is_a_fault_and_no_traceback(content: bytes) -> None:
     assert check_evidence.check(content).faults

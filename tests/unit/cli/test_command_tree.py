@@ -1,4 +1,4 @@
-"""The commands of the root: known by name before anything is read, and read once."""
+"""The root commands: their names are known before any module is imported, and each is imported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways by name: which one is asked, with which token, and a file that only its user can read."""
+"""Named gateways: which one is used, with which token, and a file that only its user can read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_variables_go_before_what_is_kept(folder: Path, monkeypatch: pytest.Monk
     assert open_for(folder) == ("https://agents.example.com", "psr_said")
 
 
-def test_a_context_that_is_not_there_is_named_with_the_nearest(
+def test_an_unknown_context_is_reported_with_the_nearest_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASSERELLE_CONTEXT", "tema")
@@ -87,7 +87,7 @@ def test_a_context_that_is_not_there_is_named_with_the_nearest(
     "said",
     ["[", "contexts", "current: a", {"contexts": {"a": {"token": "x"}}}, {"contexts": {"a": 1}}],
 )
-def test_a_file_that_is_none_of_ours_is_refused(folder: Path, said: object) -> None:
+def test_a_file_that_is_no_context_file_is_refused(folder: Path, said: object) -> None:
     text = said if isinstance(said, str) else yaml.safe_dump(said)
     (folder / "passerelle" / "contexts.yaml").write_text(text, "utf-8")
     with pytest.raises(ConfigInvalid, match=r"contexts\.yaml"):

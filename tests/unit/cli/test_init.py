@@ -1,4 +1,4 @@
-"""The first configuration: valid as it is, and with each of its comments taken in."""
+"""The generated configuration: valid as it is, and with each of its comments uncommented."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def read(text: str) -> Settings:
     return Settings.model_validate(yaml.safe_load(text))
 
 
-def test_what_is_written_has_the_agent_and_the_port() -> None:
+def test_written_configuration_has_the_agent_and_the_port() -> None:
     settings = read(compose_config("passerelle.yaml", AGENT, "builder", 9000))
     assert settings.port == 9000
     assert [(one.name, one.url) for one in settings.agents] == [("builder", AGENT)]
 
 
-def test_without_an_agent_there_is_none() -> None:
+def test_without_an_agent_the_configuration_has_none() -> None:
     assert read(compose_config("passerelle.yaml", None, "agent", 8080)).agents == ()
 
 
@@ -69,7 +69,7 @@ def test_a_name_is_proposed_that_can_be_used(agent: str, name: str) -> None:
         (AGENT, "a", 70_000, "port"),
     ],
 )
-def test_what_cannot_be_used_is_said_and_nothing_is_written(
+def test_invalid_input_is_refused_and_nothing_is_written(
     tmp_path: Path, agent: str, name: str, port: int, says: str
 ) -> None:
     with pytest.raises(ConfigInvalid, match=re.escape(says)):
@@ -77,7 +77,7 @@ def test_what_cannot_be_used_is_said_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "passerelle.yaml"
     file.write_text("port: 1", "utf-8")
     with pytest.raises(ConfigInvalid, match="exists already"):
@@ -86,6 +86,6 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="cannot be written: No such file"):
         write_config(tmp_path / "none" / "passerelle.yaml", AGENT, "a", 8080)

@@ -19,9 +19,7 @@ from passerelle.core.wire.json import JsonObject
         ({"state": "cancelled", "taskStatus": "cancelled"}, "task_1"),
     ],
 )
-def test_line_of_an_item_ends_with_what_came_of_it_or_what_it_waits_for(
-    item: JsonObject, last: str
-) -> None:
+def test_line_of_an_item_ends_with_its_result_or_its_wait(item: JsonObject, last: str) -> None:
     line = {"item": 1, "attempts": 1, "agent": "echo", "taskId": "task_1", **item}
     _, shown = describe_results({"items": [line]})
     assert shown.rstrip().endswith(last)

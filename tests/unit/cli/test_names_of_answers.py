@@ -1,4 +1,4 @@
-"""``-o name``: the id of what an answer is, or the ids of what it lists."""
+"""``-o name``: the id of the object in an answer, or the ids of a list."""
 
 import pytest
 

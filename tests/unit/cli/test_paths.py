@@ -1,4 +1,4 @@
-"""A path of a request out of ids that somebody gives."""
+"""Request paths are built from ids that a user gives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_ids_are_quoted() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", ".."])
-def test_what_a_proxy_takes_out_of_a_path_is_no_id(text: str) -> None:
+def test_id_that_a_proxy_would_normalize_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="id: is not valid"):
         name_path("/v1/tasks", text, "cancel")
 

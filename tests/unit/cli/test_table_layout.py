@@ -1,4 +1,4 @@
-"""Tables on a terminal: no row is wider than it, ids stay apart, times are ages."""
+"""Tables on a terminal: no row is too wide, ids stay distinguishable, times are ages."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_age_has_one_unit(before_s: int, age: str) -> None:
     assert format_age(format_ms(NOW - before_s * 1000), NOW) == age
 
 
-def test_what_is_no_time_stays() -> None:
+def test_text_that_is_no_time_is_shown_unchanged() -> None:
     assert format_age("soon", NOW) == "soon"
 
 
 @given(st.lists(IDS, min_size=1, max_size=40))
-def test_short_ids_are_ends_that_are_told_apart(ids: list[str]) -> None:
+def test_short_ids_are_unique_suffixes(ids: list[str]) -> None:
     short = shorten_ids(ids)
     assert all(one.endswith(short[one]) and len(short[one]) >= 8 for one in ids)
     assert len(set(short.values())) == len(set(ids))
@@ -66,6 +66,6 @@ def test_ids_are_whole_where_there_is_room() -> None:
     assert (roomy, narrow) == ([task, "running"], [task[-8:], "running"])
 
 
-def test_what_is_cut_says_so() -> None:
+def test_cut_text_ends_with_an_ellipsis() -> None:
     assert cut("completed", 5) == "comp…"
     assert cut("done", 4) == "done"

@@ -1,4 +1,4 @@
-"""Where a table is printed to: whole in a pipe, as wide as the screen in a terminal."""
+"""Tables are printed complete into a pipe, and as wide as the screen in a terminal."""
 
 from __future__ import annotations
 

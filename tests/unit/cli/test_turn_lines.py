@@ -1,4 +1,4 @@
-"""The turns of a thread that wait, in words."""
+"""The waiting turns of a thread, as text."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_turns_in_line_come_first_and_those_at_a_gate_name_what_they_wait_for() 
 
 
 @pytest.mark.requirement("CMD-15")
-def test_thread_without_a_gate_says_nothing_of_any() -> None:
+def test_thread_without_a_gate_shows_none() -> None:
     *_, last = describe_queue(to_wire(TurnQueue("th_1", "parallel", (LINED,), ("turn_1",))))
     assert last == "policy parallel, 1 under way, 1 waiting"

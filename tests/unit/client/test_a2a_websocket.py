@@ -1,4 +1,4 @@
-"""The transport of A2A over WebSocket, at a server that says what no server should."""
+"""The transport of A2A over WebSocket, against a server that violates the protocol."""
 
 from __future__ import annotations
 

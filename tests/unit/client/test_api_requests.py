@@ -1,4 +1,4 @@
-"""What the client of ``/v1`` asks for and how it reads answers, without sending anything."""
+"""The requests of the ``/v1`` client and how it reads answers, without a network."""
 
 import httpx
 import pytest
@@ -78,7 +78,7 @@ def test_decision_that_does_not_count_is_a_result_and_other_errors_are_raised() 
         requests.read_undecided(ApiError(500, {}))
 
 
-def test_error_says_code_field_and_when_to_come_back() -> None:
+def test_error_has_code_text_and_retry_after() -> None:
     answer = httpx.Response(
         429, json={"code": "rate_limited", "detail": "too many"}, headers={"Retry-After": "7"}
     )
@@ -116,7 +116,7 @@ def test_only_what_is_safe_and_can_help_is_sent_again(
     assert not may_try_again(unkeyed, error)
 
 
-def test_pause_doubles_and_is_what_the_gateway_says() -> None:
+def test_pause_doubles_unless_the_gateway_sets_one() -> None:
     assert [pause_s(httpx.ConnectError(""), tries) for tries in (1, 2, 3, 9)] == [0.5, 1, 2, 30]
     assert pause_s(ApiError(429, {}, 3.0), 1) == 3.0
     assert pause_s(ApiError(429, {}, 9_000.0), 1) == 30.0

@@ -1,4 +1,4 @@
-"""An ASGI application called in process: what it is given, what its answers become, and a caller that leaves."""
+"""An ASGI application called in process: its input, the outcomes of its responses, and a caller that leaves."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def ask(app: App, items: list[JsonObject] | None = None) -> AppOutcome:
         (answer([1]), Fault("no JSON-RPC response")),
     ],
 )
-async def test_what_an_application_answers_becomes_one_outcome(
+async def test_each_response_of_an_application_becomes_one_outcome(
     app: App, outcome: AppOutcome
 ) -> None:
     assert await ask(app) == outcome
@@ -136,7 +136,7 @@ async def test_an_application_that_raises_is_a_fault_and_not_an_answer() -> None
     assert await ask(app) == Fault("ValueError: oh")
 
 
-async def test_an_application_hears_that_its_caller_has_left() -> None:
+async def test_an_application_gets_a_disconnect_when_its_caller_leaves() -> None:
     async def app(_scope: Message, receive: Receive, send: Send) -> None:
         await receive()
         gone = await receive()
@@ -183,7 +183,7 @@ async def test_an_application_without_a_lifespan_is_none_the_worse() -> None:
         pass
 
 
-async def test_an_application_that_cannot_start_says_so() -> None:
+async def test_a_failed_startup_of_an_application_is_raised() -> None:
     async def app(_scope: Message, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no disk"})

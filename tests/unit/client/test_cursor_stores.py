@@ -1,4 +1,4 @@
-"""Where cursors are kept."""
+"""Stores of cursors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's own calls at its side of the link: what is sent, what comes late, and an end without a further link."""
+"""An agent's outbound calls at its side of the link: what is sent, late frames, and an end without a new link."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_long_content_is_sent_and_read_in_pieces() -> None:
     assert await calling == {"id": "t"}
 
 
-async def test_who_waits_no_more_says_so_and_what_comes_late_finds_nobody() -> None:
+async def test_a_cancelled_call_is_stopped_and_late_frames_are_ignored() -> None:
     asks = OutboundCalls()
     link = await begin(asks)
     calling = call(asks)
@@ -138,7 +138,7 @@ async def test_a_link_that_ends_cuts_its_streams_behind_what_has_come() -> None:
     assert not any(isinstance(one, StopAsking) for one in link.sent)
 
 
-async def test_without_a_further_link_everybody_who_waits_is_told() -> None:
+async def test_the_end_of_the_client_fails_every_waiting_call() -> None:
     asks = OutboundCalls()
     waiting = [call(asks), stream(asks)]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The client that users install works alone, and beside the gateway."""
+"""The installed client works alone, and next to the gateway."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_installed_alone_it_needs_two_libraries_and_no_gateway(wheel: Path, tmp_
     assert said.split() == ["orjson", "passerelle_client", "websockets"]
 
 
-def test_beside_the_gateway_each_has_classes_of_its_own(wheel: Path, tmp_path: Path) -> None:
+def test_client_and_gateway_in_one_environment_have_separate_classes(
+    wheel: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(wheel) as content:
         content.extractall(tmp_path)
     said = run_outside(sys.executable, "-c", STANDS_BESIDE, cwd=tmp_path)
@@ -95,7 +97,7 @@ def test_wheel_is_the_same_from_tree_and_from_source_distribution(
 
 
 def test_wheel_ships_what_clients_import_and_nothing_else_of_the_gateway() -> None:
-    """A new name here is a room of the gateway that every client carries along: cut the import, or say why."""
+    """A new name here is a room of the gateway that every client installs: cut the import, or give the reason."""
     rooms: dict[str, set[str]] = {}
     for name in load_build_hook().find_modules(TREE):
         _, room, *rest = name.split(".")

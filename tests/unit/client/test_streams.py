@@ -1,4 +1,4 @@
-"""A client's streams: bounded, asked for once per link, acknowledged once, and taken up again."""
+"""A client's streams: bounded, subscribed once per link, acknowledged once, and resumed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_full_stream_is_left_and_taken_up_where_it_was() -> None:
     assert (await followed.next()).stream == NAME
 
 
-async def test_an_ack_is_owed_once_and_again_after_a_new_link() -> None:
+async def test_an_ack_is_sent_once_and_again_after_a_new_link() -> None:
     streams = Streams()
     begun(streams)
     streams.take(event(1))
@@ -82,7 +82,7 @@ async def test_an_ack_is_owed_once_and_again_after_a_new_link() -> None:
     assert streams.close(followed) == []
 
 
-async def test_closing_sends_the_ack_that_is_owed_first() -> None:
+async def test_closing_sends_the_pending_ack_first() -> None:
     streams = Streams()
     begun(streams)
     streams.take(event(1))
@@ -91,7 +91,7 @@ async def test_closing_sends_the_ack_that_is_owed_first() -> None:
     assert streams.close(followed) == [Ack({NAME: at(1)}), Unsubscribe(NAME)]
 
 
-async def test_hidden_events_are_acknowledged_where_nothing_else_is_owed() -> None:
+async def test_hidden_events_are_acknowledged_after_all_shown_ones() -> None:
     streams = Streams()
     begun(streams)
     streams.take(event(1))
@@ -105,7 +105,7 @@ async def test_hidden_events_are_acknowledged_where_nothing_else_is_owed() -> No
     assert streams.take_acks() == {NAME: at(9)}
 
 
-async def test_what_waits_is_taken_before_the_end_is_raised() -> None:
+async def test_waiting_items_are_taken_before_the_end_is_raised() -> None:
     streams = Streams()
     begun(streams)
     streams.take(Live(NAME, at(0), 0))

@@ -1,4 +1,4 @@
-"""A client's track: repeats are dropped, holes are noticed, positions come back as whole texts."""
+"""A client's track: duplicates are dropped, gaps are noticed, and positions are returned as complete cursors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_heartbeat_moves_past_hidden_events_forward_only() -> None:
     assert track.ask().cursor == at(8)
 
 
-def test_a_gap_and_a_snapshot_set_the_position_anew_also_backwards() -> None:
+def test_a_gap_and_a_snapshot_reset_the_position_also_backwards() -> None:
     track = started(20)
     gap = track.take(Gap(NAME, GapReason.AHEAD, at(20), at(18), 1, "inline"))
     assert gap == items.Gap(NAME, GapReason.AHEAD, str(at(20)), str(at(18)), has_snapshot=True)
@@ -109,7 +109,7 @@ def test_a_younger_link_that_began_earlier_repeats_nothing() -> None:
     assert isinstance(track.take(event(6)), items.Event)
 
 
-def test_live_is_told_and_ends_with_a_new_question() -> None:
+def test_live_is_reported_and_ends_with_a_new_subscription() -> None:
     track = started(3)
     assert isinstance(track.take(Live(NAME, at(3), 0)), items.Live)
     assert track.is_live

@@ -1,4 +1,4 @@
-"""What every client of the channel does alike; the JavaScript client plays the same file."""
+"""Behaviour shared by all clients of the channel; the JavaScript client runs the same file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPELLED: Final = {"hasSnapshot": "has_snapshot"}
 
 
 @pytest.mark.parametrize(("code", "again"), VECTORS["closing"])
-def test_close_code_says_whether_to_come_back(code: int, again: bool) -> None:  # noqa: FBT001 - a row of the vectors
+def test_close_code_determines_whether_to_reconnect(code: int, again: bool) -> None:  # noqa: FBT001 - a row of the vectors
     assert is_retryable(code) is again
 
 
@@ -41,7 +41,7 @@ def test_cursors_are_read_whole_or_refused() -> None:
 
 
 @pytest.mark.parametrize("row", VECTORS["answers"], ids=lambda row: str(row["is"]))
-def test_answer_says_what_came_of_it(row: Mapping[str, Any]) -> None:
+def test_answer_is_read_as_its_outcome(row: Mapping[str, Any]) -> None:
     if "result" in row:
         outcome = read_result(row["result"])
     else:

@@ -1,4 +1,4 @@
-"""How long an append may wait for company follows from how long answers take."""
+"""How long an append may wait to share a batch follows from how long answers take."""
 
 import pytest
 
@@ -16,7 +16,9 @@ def note_all(took_ms: int, times: int = 200) -> BatchWindow:
     ("took_ms", "within_s"),
     [(0, 0.0), (2, 0.0005), (8, 0.002), (16, 0.004), (60_000, 0.004)],
 )
-def test_it_is_a_small_part_of_the_answer_and_never_much(took_ms: int, within_s: float) -> None:
+def test_batch_window_is_a_small_and_bounded_part_of_the_answer_time(
+    took_ms: int, within_s: float
+) -> None:
     assert note_all(took_ms).within_s == pytest.approx(within_s)
 
 
@@ -24,7 +26,7 @@ def test_nothing_waits_before_the_first_answer() -> None:
     assert BatchWindow().within_s == 0.0
 
 
-def test_a_clock_that_was_set_back_makes_nobody_wait() -> None:
+def test_a_clock_that_was_set_back_causes_no_wait() -> None:
     assert note_all(-5_000).within_s == 0.0
 
 

@@ -1,4 +1,4 @@
-"""A reader of a task whose store is away for a while."""
+"""A reader of a task while its store is unavailable."""
 
 import pytest
 

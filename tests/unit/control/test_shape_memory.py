@@ -1,4 +1,4 @@
-"""What is learnt of shapes, and that no mix of them is learnt all the time."""
+"""Which shapes are learned, and that no mix of them is learned all the time."""
 
 from itertools import cycle, islice
 
@@ -8,7 +8,7 @@ from passerelle.runtime.records.shape_memory import USES, ShapeMemory
 
 
 def use(memory: ShapeMemory[str], shape: str) -> bool:
-    """Whether a use of a shape made somebody learn it."""
+    """Whether a use of a shape learned it."""
     try:
         assert memory.recall(shape) == shape
     except KeyError:
@@ -37,7 +37,7 @@ def test_more_shapes_than_are_remembered_are_learnt_once_in_many_uses(callers: i
     assert learnt <= uses / USES + 2
 
 
-def test_what_comes_all_the_time_is_kept_whatever_comes_beside() -> None:
+def test_a_frequent_shape_is_kept_whatever_else_is_used() -> None:
     memory: ShapeMemory[str] = ShapeMemory(most=8, few=2)
     use(memory, "always")
     learnt = 0

@@ -1,4 +1,4 @@
-"""What is held against a conversation through the gateway: nothing that matters may be allowed by a row."""
+"""How a conversation through the gateway is compared: no row may allow a relevant difference."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_equal_conversations_are_equal() -> None:
     ],
     ids=["end", "answer", "order", "question last", "lost", "streamed", "parts", "metadata"],
 )
-def test_what_matters_is_never_allowed(through: Record) -> None:
+def test_relevant_difference_is_never_allowed(through: Record) -> None:
     found = compare(CASE, _record(), through)
     assert found
     assert any(not one.row for one in found)
@@ -113,7 +113,7 @@ def test_task_that_is_left_at_work_after_an_internal_error_has_failed_with_its_w
 
 
 @pytest.mark.parametrize(("caller", "rows"), [("immediately", ["waiting"]), ("unary", [""])])
-def test_only_who_does_not_wait_may_learn_of_an_error_by_the_state(
+def test_only_a_caller_that_does_not_wait_may_get_an_error_as_a_state(
     caller: str, rows: list[str]
 ) -> None:
     case = replace(CASE, caller=caller)

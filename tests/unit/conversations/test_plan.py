@@ -1,4 +1,4 @@
-"""The plan of conversations has every pair that is possible, and is the same on every run."""
+"""The plan of conversations has every possible pair, and is the same on every run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_pair_that_is_possible_is_played() -> None:
     assert not [pair for pair in missed if _is_possible_somewhere(pair)]
 
 
-def test_what_went_wrong_once_is_played() -> None:
+def test_cases_that_failed_before_are_in_the_short_plan() -> None:
     cases = [asdict(case).items() for case in plan(whole=False)]
     for wanted in BROKEN:
         assert any(wanted.items() <= case for case in cases), wanted

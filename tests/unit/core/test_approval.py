@@ -1,4 +1,4 @@
-"""The approval machine, row by row: what is allowed, what follows, and how each refusal is told."""
+"""The approval machine, row by row: what is allowed, what follows, and the error of each refusal."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -106,7 +106,7 @@ RETURNING = (BeginReturn, FinishReturn, FailReturn, RetryReturn)
 
 
 def reach(state: str, returned: str = "none") -> Stream:
-    """A stream whose record stands in ``state`` and ``returned``."""
+    """A stream whose record has the states ``state`` and ``returned``."""
     stream = Stream()
     waits = make_request().remote if returned != "none" else None
     if state == "answered":
@@ -227,7 +227,7 @@ def test_a_question_is_opened_once() -> None:
 
 
 @pytest.mark.requirement("EVC-10", "EXT-1")
-def test_a_permission_is_announced_beside_the_action_and_plain_input_is_not() -> None:
+def test_a_permission_also_records_a_permission_request_and_plain_input_does_not() -> None:
     permission = [type(fact.payload) for fact in decide(None, OpenAction(make_request(), SCOPE), 0)]
     assert permission == [ActionRequired, PermissionRequested]
     plain = [type(fact.payload) for fact in decide(None, OpenAction(make_input(), SCOPE), 0)]
@@ -272,7 +272,7 @@ def test_an_answer_in_words_needs_no_option_name() -> None:
     assert stream.now.decision.option_id == "answer"
 
 
-def test_nobody_is_owed_an_answer_when_no_peer_waits() -> None:
+def test_no_answer_is_pending_if_no_agent_waits() -> None:
     stream = Stream()
     stream.open(make_request(remote=None))
     stream.tell(make_answer(stream.now))
@@ -287,7 +287,7 @@ def test_nobody_is_owed_an_answer_when_no_peer_waits() -> None:
 
 @pytest.mark.requirement("CMD-14", "CHN-8", "I7")
 @pytest.mark.parametrize("option", ["allow", "reject"])
-def test_second_answer_learns_who_won(option: str) -> None:
+def test_second_answer_is_refused_and_names_the_winner(option: str) -> None:
     stream = Stream()
     record = stream.open()
     stream.tell(make_answer(record, "allow"))
@@ -305,7 +305,7 @@ def test_second_answer_learns_who_won(option: str) -> None:
 
 
 @pytest.mark.requirement("CMD-14")
-def test_the_repeat_of_the_winning_answer_is_told_the_same_and_changes_nothing() -> None:
+def test_a_repeat_of_the_winning_answer_returns_its_decision_and_changes_nothing() -> None:
     stream = Stream()
     record = stream.open()
     winning = make_answer(record, "allow")
@@ -341,7 +341,7 @@ def test_another_principal_repeats_nothing() -> None:
     assert find_replay(stream.record, stranger) is None
 
 
-def test_who_comes_after_a_person_that_cancelled_is_told_that_it_was_decided() -> None:
+def test_an_answer_after_a_cancel_by_a_person_is_refused_as_already_resolved() -> None:
     stream = reach("cancelled", "owed")
     late = make_answer(stream.now, "answer", content={"text": "42"}, decision_id=make_id("dec", 2))
     with pytest.raises(ActionClosed) as refusal:
@@ -358,7 +358,9 @@ def test_who_comes_after_a_person_that_cancelled_is_told_that_it_was_decided() -
         (Expire(), "expired"),
     ],
 )
-def test_a_late_answer_is_told_what_closed_the_question(command: ActionCommand, code: str) -> None:
+def test_a_late_answer_is_refused_with_the_reason_of_the_close(
+    command: ActionCommand, code: str
+) -> None:
     stream = Stream()
     record = stream.open()
     stream.now_ms += HOUR_MS
@@ -376,7 +378,7 @@ def test_a_late_answer_is_told_what_closed_the_question(command: ActionCommand, 
     ("allows", "state", "source"),
     [(True, "allowed", "policy_allow"), (False, "rejected", "policy_deny")],
 )
-def test_policy_answers_like_a_person_would_and_says_that_it_was_policy(
+def test_a_decision_of_policy_is_recorded_with_policy_as_its_source(
     allows: object, state: str, source: str
 ) -> None:
     stream = Stream()
@@ -401,7 +403,7 @@ def test_policy_that_denies_a_question_for_words_cancels_the_task() -> None:
     assert stream.now.cancels_task
 
 
-def test_what_was_allowed_is_used_once_in_time_and_as_it_was_allowed() -> None:
+def test_approval_is_consumed_once_in_time_and_for_the_same_digest() -> None:
     stream = Stream()
     stream.open(make_request(remote=None))
     stream.tell(make_answer(stream.now, "allow"))
@@ -464,7 +466,7 @@ def test_delivery_that_is_not_due_again_is_refused_in_words_for_people() -> None
 
 
 @pytest.mark.requirement("I6")
-def test_no_command_stands_for_a_lost_connection() -> None:
+def test_no_command_records_a_lost_connection() -> None:
     assert {kind.__name__ for kind in get_args(ActionCommand)} == {
         "OpenAction",
         "AnswerAction",
@@ -514,7 +516,7 @@ def test_a_timeout_never_allows_and_is_recorded_as_a_timeout() -> None:
         (make_request(), "reject", False),
     ],
 )
-def test_what_goes_back_is_a_cancel_only_where_it_was_chosen_or_owed_by_a_timeout(
+def test_an_answer_cancels_the_task_only_by_choice_or_by_timeout(
     request_: object, option: str | None, cancels: object
 ) -> None:
     stream = Stream()
@@ -524,7 +526,7 @@ def test_what_goes_back_is_a_cancel_only_where_it_was_chosen_or_owed_by_a_timeou
     assert stream.now.cancels_task is cancels
 
 
-def test_the_end_of_the_asking_owes_nothing_and_cancels_nothing() -> None:
+def test_a_closed_question_leaves_no_pending_answer_and_no_cancel() -> None:
     for command in (CancelAction("task_cancelled"), SupersedeAction(make_id("act", 2))):
         stream = Stream()
         stream.open()
@@ -604,14 +606,14 @@ class TestAudience:
             (Origin("outbound", "peer", "build"), {"serves": None}),
         ],
     )
-    def test_whoever_could_be_an_agent_decides_what_others_ask(
+    def test_a_credential_that_serves_an_agent_decides_questions_of_others(
         self, asker: Origin, who: dict[str, Any]
     ) -> None:
         owner = replace(OWNER, **{**who, "scopes": frozenset(AccessScope)})
         record = Stream().open(make_request(origin=asker))
         assert decide(record, make_answer(record, who=owner), NOW_MS)
 
-    def test_who_may_not_decide_does_not_learn_the_winner_either(self) -> None:
+    def test_a_principal_that_may_not_decide_does_not_learn_the_winner(self) -> None:
         stream = Stream()
         record = stream.open()
         stream.tell(make_answer(record))
@@ -632,7 +634,7 @@ class TestAudience:
 
 
 class TestWriting:
-    """Words to the task, by whoever owns it."""
+    """Messages to the task, by its owner."""
 
     TURN = make_id("turn", 7)
     SAID: ClassVar[dict[str, object]] = {
@@ -692,7 +694,7 @@ class TestWriting:
             with pytest.raises(InvalidInput, match="optionId"):
                 decide(record, make_answer(record, option, **silent), NOW_MS)
 
-    def test_a_message_of_somebody_else_finds_no_question(self) -> None:
+    def test_a_message_of_another_principal_finds_no_question(self) -> None:
         record = Stream().open(make_input())
         bob = replace(self.AGENT, id="bob")
         with pytest.raises(NotFound):
@@ -763,7 +765,7 @@ class TestBinding:
             ({"comment": "c" * 2001}, "comment"),
         ],
     )
-    def test_words_beside_an_option_have_limits(
+    def test_the_comment_of_an_answer_has_limits(
         self, changes: dict[str, object], field: str
     ) -> None:
         record = Stream().open()
@@ -829,7 +831,7 @@ class TestReturn:
         assert told.payload.native_status == "TASK_STATE_WORKING"
         assert (stream.now.return_state, stream.now.rev) == ("returned", rev)
 
-    def test_an_undeliverable_answer_says_why_and_can_be_tried_again(self) -> None:
+    def test_an_undeliverable_answer_has_a_reason_and_can_be_retried(self) -> None:
         stream = reach("rejected", "undeliverable")
         assert stream.now.return_error == "stale"
         stream.tell(RetryReturn())
@@ -838,7 +840,7 @@ class TestReturn:
 
 
 class TestFold:
-    def test_what_the_machine_does_not_know_changes_nothing(self) -> None:
+    def test_unknown_events_do_not_change_the_record(self) -> None:
         stream = Stream()
         record = stream.open()
         scope = replace(SCOPE, action_id=record.request.action_id)
@@ -896,7 +898,7 @@ class TestFold:
         assert evolve(record, resolved.at(0)) == record
 
     @pytest.mark.requirement("ENV-6")
-    def test_only_events_that_change_the_record_are_said_to_be_about_it(self) -> None:
+    def test_only_events_that_change_the_record_are_folded(self) -> None:
         stream = reach("allowed", "returned")
         for event in stream.events:
             encode_event(event)

@@ -1,4 +1,4 @@
-"""Random lives of a question against a reference of a few lines, and the stream replayed from every point."""
+"""Random lives of a question against a short reference model, and the stream replayed from every point."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ class ApprovalLife(RuleBasedStateMachine):
         self.decisions = 0
 
     def expect(self, command: ActionCommand, *, allowed: bool) -> bool:
-        """Tells it and holds the answer against what the reference allows."""
+        """Sends it and compares the result with what the reference allows."""
         if allowed:
             self.stream.tell(command)
             return True
@@ -142,7 +142,7 @@ class ApprovalLife(RuleBasedStateMachine):
 
     @rule()
     def lose_every_connection(self) -> None:
-        """Nothing can be told to the machine here, and so nothing happens (I6)."""
+        """No command exists for this, so nothing happens (I6)."""
         self.stream.now_ms += 1
 
     @invariant()
@@ -170,7 +170,7 @@ class ApprovalLife(RuleBasedStateMachine):
 
 
 @pytest.mark.requirement("I6", "I7", "CMD-14", "CHN-8")
-def test_any_life_of_a_question_is_what_a_short_reference_says() -> None:
+def test_every_sequence_of_commands_matches_a_short_reference_model() -> None:
     run_state_machine_as_test(ApprovalLife)
 
 
@@ -197,7 +197,7 @@ def test_any_prefix_of_a_stream_folds_and_goes_on_to_the_same_record() -> None:
         record: ActionRecord | None = None
         for event in stream.events[:cut]:
             record = evolve(record, event)
-        # A reader that starts anew from a snapshot sees some events twice.
+        # A reader that starts from a snapshot sees some events twice.
         for event in stream.events:
             record = evolve(record, event)
         assert record == stream.now
@@ -213,7 +213,7 @@ def test_any_suffix_of_a_stream_folds_without_error() -> None:
         assert record is None
 
 
-def test_two_who_decide_on_the_same_record_cannot_both_fold() -> None:
+def test_of_two_decisions_on_the_same_record_only_one_is_folded() -> None:
     stream = Stream()
     record = stream.open()
     left = decide(record, make_answer(record, "allow"), NOW_MS)

@@ -1,4 +1,4 @@
-"""Several must agree, the asker may not, and an audience grows in steps."""
+"""A quorum must agree, the requester may not vote, and an audience grows in steps."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_two_devices_of_one_principal_are_one_vote() -> None:
     assert [(vote.principal, vote.device) for vote in stream.now.votes] == [("ada", "dev-2")]
 
 
-def test_the_repeat_of_a_vote_says_nothing() -> None:
+def test_a_repeated_vote_records_nothing() -> None:
     stream = ask()
     say(stream, OWNER)
     assert stream.tell(make_answer(stream.now, who=OWNER, decision_id=make_id("dec", 1))) == []
@@ -94,7 +94,7 @@ def test_without_a_veto_as_many_must_refuse_as_must_agree() -> None:
     assert stream.now.state == "rejected"
 
 
-def test_who_agrees_to_different_things_has_not_agreed() -> None:
+def test_votes_for_different_options_do_not_agree() -> None:
     stream = Stream()
     other = Option("allow_all", "Allow all", "allow_always")
     stream.open(make_request(quorum=Quorum(2), audience=EVERYBODY, options=(ALLOW, other, REJECT)))
@@ -112,7 +112,7 @@ def test_a_later_vote_takes_the_place_of_the_earlier_one() -> None:
     assert stream.now.state == "allowed"
 
 
-def test_who_asks_does_not_decide_where_four_eyes_are_wanted() -> None:
+def test_the_requester_may_not_decide_under_four_eyes() -> None:
     stream = ask(1, allow_self=False)
     with pytest.raises(Forbidden) as refusal:
         say(stream, OWNER)
@@ -121,7 +121,7 @@ def test_who_asks_does_not_decide_where_four_eyes_are_wanted() -> None:
     assert stream.now.state == "allowed"
 
 
-def test_an_owner_who_is_not_in_the_audience_looks_and_does_not_decide() -> None:
+def test_an_owner_outside_the_audience_may_not_decide() -> None:
     stream = ask(1, audience=(AudienceStep(("bob",)),))
     with pytest.raises(Forbidden) as refusal:
         say(stream, OWNER)
@@ -176,7 +176,7 @@ def test_votes_never_turn_a_timeout_into_a_yes() -> None:
         (Quorum(), (AudienceStep(("bob",)), AudienceStep(("cleo",), 9), AudienceStep(("x",), 5))),
     ],
 )
-def test_a_question_that_nobody_could_decide_is_not_opened(
+def test_a_question_without_a_possible_approver_is_not_opened(
     quorum: Quorum, audience: tuple[AudienceStep, ...]
 ) -> None:
     with pytest.raises(InvalidInput):
@@ -188,7 +188,7 @@ def test_words_have_one_author() -> None:
         Stream().open(make_input(quorum=Quorum(2), audience=EVERYBODY))
 
 
-def test_a_watch_says_no_to_everything_and_yes_to_little() -> None:
+def test_a_device_with_limited_rights_may_reject_all_and_allow_little() -> None:
     watch = DeviceRights(("allow_once",), "medium")
     stream = ask(1)
     with pytest.raises(Forbidden) as refusal:
@@ -241,7 +241,7 @@ def test_a_replay_gives_the_votes_again_byte_for_byte() -> None:
 
 
 @pytest.mark.requirement("CHN-8")
-def test_a_step_for_paired_devices_asks_nobody_else_until_a_later_step_does() -> None:
+def test_a_step_for_paired_devices_is_readable_only_on_them() -> None:
     steps = (AudienceStep(("bob",), devices="paired"), AudienceStep(("bob",), HOUR_MS))
     stream = ask(1, audience=steps)
     paired = replace(BOB, paired=True)

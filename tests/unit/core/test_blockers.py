@@ -1,4 +1,4 @@
-"""What a task waits for, as a function of its record and its open questions: seven kinds and no vague one (CF-8)."""
+"""What a task waits for, from its record and its open questions: seven kinds and no vague one (CF-8)."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ def test_there_are_seven_kinds_and_a_fact_has_the_same() -> None:
         ({"action_type": "cancel_task", "origin": Origin("control", "principal")}, "action"),
     ],
 )
-def test_question_says_which_kind_it_is_by_who_asks_and_what_for(
-    changes: dict[str, Any], kind: str
-) -> None:
+def test_kind_of_a_blocker_follows_from_its_question(changes: dict[str, Any], kind: str) -> None:
     if changes.get("kind") == "auth":
         changes = {"on_timeout": "cancel_task", **changes}
     in_words = changes.get("kind") in {"input", "auth"}
@@ -112,9 +110,7 @@ def test_question_says_which_kind_it_is_by_who_asks_and_what_for(
 
 
 @pytest.mark.requirement("CF-8")
-def test_two_questions_of_a_task_are_told_apart_and_one_that_is_not_read_counts_as_an_action() -> (
-    None
-):
+def test_each_question_is_a_blocker_and_an_unread_one_is_an_action() -> None:
     sign_in, which = _sign_in(), make_input(2, title="which?")
     known = {one.action_id: AskedQuestion(Stream().open(one)) for one in (sign_in, which)}
     task = change(TASK, open_actions=(sign_in.action_id, which.action_id, "act_3"))
@@ -144,7 +140,7 @@ def test_rules_that_want_an_approval_are_named() -> None:
 
 
 @pytest.mark.requirement("CF-8")
-def test_other_tasks_stand_beside_a_question_as_long_as_they_are_waited_for() -> None:
+def test_open_dependencies_are_listed_after_a_question() -> None:
     request = make_input()
     edges = (edge("task_1", reason="order"), edge("task_2", "satisfied"), edge("task_3", "removed"))
     found = wait_for(request, relationships=edges)
@@ -172,7 +168,7 @@ def test_other_tasks_stand_beside_a_question_as_long_as_they_are_waited_for() ->
             {"status": Status.WAITING_RESOURCE, "artifacts": (FILE,)},
             Blocker("dependency", "art_1", "in short"),
         ),
-        # A question that is closed, and the agent has said nothing since.
+        # A question that is closed, while the agent has sent nothing since.
         ({}, Blocker("dependency", "agent:echo", "the agent has not gone on since")),
         (
             {"status": Status.WAITING_PERMISSION},
@@ -186,7 +182,7 @@ def test_other_tasks_stand_beside_a_question_as_long_as_they_are_waited_for() ->
         ({"status": Status.BLOCKED}, Blocker("dependency", "agent:echo", "in short")),
     ],
 )
-def test_wait_without_a_question_names_what_it_is_for(
+def test_wait_without_a_question_names_its_target(
     changes: dict[str, Any], expected: Blocker
 ) -> None:
     assert find_blockers(change(TASK, **changes)) == (expected,)

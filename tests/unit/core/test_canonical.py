@@ -1,4 +1,4 @@
-"""The canonical form: one value, one text, whoever wrote it."""
+"""The canonical form: one value has one text, whichever writer produced it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_ordinary_value_has_a_digest(value: Json) -> None:
 @pytest.mark.parametrize(
     "value", [2**53, -(2**53), 2**70, float("nan"), float("inf"), "\ud800", {"\ud800": 1}]
 )
-def test_what_a_reader_could_not_hold_is_refused(value: Json) -> None:
+def test_value_outside_of_portable_json_is_refused(value: Json) -> None:
     with pytest.raises(InvalidInput):
         canonicalize([value])
 

@@ -1,4 +1,4 @@
-"""The codec: strict in, exact out, the same bytes for the same value."""
+"""The codec: strict input, exact output, the same bytes for the same value."""
 
 from dataclasses import field
 from enum import StrEnum
@@ -55,7 +55,7 @@ def test_free_json_passes_untouched_with_its_nulls_and_its_order(content: JsonOb
     assert orjson.dumps(back) == orjson.dumps(content)
 
 
-def test_members_stand_in_the_order_of_the_class_in_camel_case() -> None:
+def test_members_are_written_in_class_order_and_camel_case() -> None:
     tree = Tree("t", None, leaves=(Leaf("l", 4),), by_name={"snake_key": Leaf("m")})
     assert to_bytes(tree) == (
         b'{"treeId":"t","nothingYet":null,"colour":"red","limit":3,'
@@ -94,7 +94,7 @@ def test_none_is_left_out_only_where_reading_gives_it_back() -> None:
         ({"tree_id": "snake"}, "tree.tree_id"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(change: JsonObject, path: str) -> None:
+def test_invalid_member_is_named_by_its_path(change: JsonObject, path: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         from_wire(Tree, {**to_wire(Tree("t", None)), **change}, "tree")
     assert refused.value.field == path

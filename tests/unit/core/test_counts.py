@@ -1,4 +1,4 @@
-"""How many there are, in words."""
+"""Counts as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from passerelle.core.wire.counts import format_count
 @pytest.mark.parametrize(
     ("count", "said"), [(0, "0 tasks"), (1, "1 task"), (2, "2 tasks"), (12_345, "12,345 tasks")]
 )
-def test_one_is_not_said_as_several(count: int, said: str) -> None:
+def test_count_of_one_is_singular(count: int, said: str) -> None:
     assert format_count(count, "task") == said
 
 

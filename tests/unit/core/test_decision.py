@@ -1,4 +1,4 @@
-"""Decisions: facts over what was read become one batch, whose snapshots equal a fold with the store's numbers."""
+"""Decisions: facts over loaded entities become one batch, whose snapshots equal a fold with the store's sequences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def begin(held: dict[EntityRef, Held] | None = None, drawn: int = 7) -> Decision
     )
 
 
-def tell(decision: Decision, *commands: TaskCommand) -> None:
+def apply(decision: Decision, *commands: TaskCommand) -> None:
     """Adds the facts of each command that the machine takes."""
     for command in commands:
         record = decision.state(TASK)
@@ -89,12 +89,12 @@ def find_write(batch: Batch, ref: EntityRef) -> EntityWrite:
 
 @given(commands=st.lists(COMMANDS, max_size=12), first=st.integers(1, 10**12))
 @pytest.mark.requirement("I4")
-def test_stored_snapshot_is_the_one_that_a_fold_with_real_numbers_gives(
+def test_stored_snapshot_equals_the_fold_of_the_stored_events(
     commands: list[TaskCommand], first: int
 ) -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
+    apply(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
     batch = decision.compose("op_1", 0)
     stored = fill(find_write(batch, TASK).snapshot, first)
     folded: object = None
@@ -107,12 +107,12 @@ def test_stored_snapshot_is_the_one_that_a_fold_with_real_numbers_gives(
 
 @given(commands=st.lists(COMMANDS, max_size=12), first=st.integers(1, 10**9))
 @pytest.mark.requirement("I4")
-def test_what_is_held_after_a_batch_is_what_is_read_after_it(
+def test_settled_entities_equal_those_read_after_the_append(
     commands: list[TaskCommand], first: int
 ) -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
+    apply(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
     decision.set_field(TASK, "own", b"inst_1.1")
     batch = decision.compose("op_1", 0)
     held = decision.settle("op_1", first)[TASK]
@@ -123,7 +123,7 @@ def test_what_is_held_after_a_batch_is_what_is_read_after_it(
     assert held.fields == {"own": b"inst_1.1"}
     again = begin({TASK: held})
     again.set_field(TASK, "own", None)
-    tell(again, DescribeTask({"title": {"new": "later"}}))
+    apply(again, DescribeTask({"title": {"new": "later"}}))
     later = again.settle("op_2", first + len(batch.events))[TASK]
     assert later.fields == {}
     assert later.stamp.op == "op_2"
@@ -132,10 +132,10 @@ def test_what_is_held_after_a_batch_is_what_is_read_after_it(
 def test_batch_of_several_decisions_goes_on_where_the_first_one_ended() -> None:
     first = begin()
     first.add([THREAD_STARTED])
-    tell(first, BeginTask(SCOPE, CREATED))
+    apply(first, BeginTask(SCOPE, CREATED))
     held = first.settle("op_1", 1)
     second = begin(held)
-    tell(second, StartRun("run_1", STARTED))
+    apply(second, StartRun("run_1", STARTED))
     events = store(first.compose("op_1", 0), 1)
     events += store(second.compose("op_2", 0), 1 + len(events))
     settled = second.settle("op_2", 1 + len(first.events))[TASK].record
@@ -149,7 +149,7 @@ def test_number_in_a_text_is_not_taken_for_a_place() -> None:
     texts = [str(base), f"{base + 1} {base + 2}", str(base)[:-2], f"x{base + 3}x"]
     for text in texts:
         decision = begin(drawn=8)
-        tell(decision, BeginTask(SCOPE, replace(CREATED, title=text)))
+        apply(decision, BeginTask(SCOPE, replace(CREATED, title=text)))
         snapshot = fill(find_write(decision.compose("op_1", 0), TASK).snapshot, 1)
         assert text.encode() in snapshot
         assert b'"first":1,' in snapshot
@@ -171,9 +171,9 @@ def test_fact_about_what_was_not_read_is_refused() -> None:
     assert find_write(decision.compose("op_1", 0), OTHER).expected == ABSENT
 
 
-def test_what_was_read_and_not_changed_is_neither_compared_nor_written() -> None:
+def test_unchanged_entities_are_neither_compared_nor_written() -> None:
     decision = begin({TASK: NOTHING, OTHER: NOTHING})
-    tell(decision, BeginTask(SCOPE, CREATED))
+    apply(decision, BeginTask(SCOPE, CREATED))
     decision.add([Fact(Scope(SESSION), WarningRaised("odd", "nothing changes"))])
     batch = decision.compose("op_1", 0)
     assert [write.ref for write in batch.entities] == [TASK]
@@ -183,16 +183,16 @@ def test_what_was_read_and_not_changed_is_neither_compared_nor_written() -> None
 
 def test_each_event_has_the_time_of_the_decision_and_an_id_of_its_own() -> None:
     decision = begin()
-    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    apply(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
     assert {event.timestamp for event in decision.events} == {"2023-11-14T22:13:20.000Z"}
     assert len({event.event_id for event in decision.events}) == len(decision.events)
     assert all(TASK in find_targets(event) for event in decision.events)
 
 
-def test_what_callers_see_is_counted_in_the_event_and_in_the_snapshot_alike() -> None:
+def test_shown_frames_are_counted_alike_in_events_and_record() -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    apply(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
     run = replace(SCOPE, task_id=TASK.id, run_id="run_1")
     shown = Fact(run, RunStatus(text="hi"), {}, b'{"statusUpdate":{}}', TASK.id)
     decision.add([shown, Fact(run, RunStatus(text="hidden")), shown])
@@ -207,7 +207,7 @@ def test_what_callers_see_is_counted_in_the_event_and_in_the_snapshot_alike() ->
 def test_bare_message_has_no_generation() -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    apply(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
     run = replace(SCOPE, task_id=TASK.id, run_id="run_1")
     answer = TaskCompleted("message", (), (), Delivery.DELIVERED, "message")
     decision.add([Fact(run, answer, {}, b'{"message":{}}', TASK.id)])

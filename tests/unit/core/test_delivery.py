@@ -1,4 +1,4 @@
-"""The word for each consumer, out of what it has and what there is (PO-6)."""
+"""The delivery state of each consumer, from its record and the task's (PO-6)."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_receiver_has_the_result_when_it_has_the_last_word(
         (change(DONE, parent_task_id=None), None, "not_applicable"),
     ],
 )
-def test_parent_has_what_its_child_brought_while_it_is_there(
+def test_delivery_to_the_parent_depends_on_whether_it_exists(
     task: TaskRecord, parent: TaskRecord | None, word: str
 ) -> None:
     assert show_delivery(task, [], parent).consumers["parent"] == word
 
 
-def test_list_of_tasks_asks_no_receiver_and_says_so() -> None:
+def test_receivers_are_marked_unknown_in_a_list_of_tasks() -> None:
     model = show_delivery(DONE)
     assert "parent" not in model.consumers
     assert model.marks["receivers"].reason is not None

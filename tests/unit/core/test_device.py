@@ -1,4 +1,4 @@
-"""The table of devices: what each may be told, and that a replay gives the list again."""
+"""The table of devices: which commands each state allows, and that a replay gives the list again."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ class Devices:
         self.events: list[Event] = []
         self.now_ms = NOW_MS
 
-    def tell(self, command: DeviceCommand) -> DeviceList:
+    def apply(self, command: DeviceCommand) -> DeviceList:
         for fact in decide(self.state, command, "ada", HOME, self.now_ms):
             number = len(self.events) + 1
             event = Event(make_id("ev", number), format_ms(self.now_ms), "rt", fact, number)
@@ -63,7 +63,7 @@ class Devices:
             "revoked": [offer(), CLAIM, PROVE, CONFIRM, Revoke(DEVICE)],
         }
         for command in path[state]:
-            self.tell(command)
+            self.apply(command)
         return self
 
 
@@ -92,11 +92,11 @@ def test_every_pair_is_a_row_of_the_table_or_a_refusal(state: str, command: Devi
     if target is None:
         before = devices.state
         with pytest.raises(CallerError) as refused:
-            devices.tell(command)
+            devices.apply(command)
         assert devices.state is before
         assert type(command).__name__.lower() not in str(refused.value).split(), "words for people"
         return
-    device = devices.tell(command).find(DEVICE)
+    device = devices.apply(command).find(DEVICE)
     assert device is not None
     assert device.state == target
 
@@ -106,37 +106,37 @@ def test_digits_depend_on_the_key_so_that_a_relay_shows_other_ones() -> None:
     assert derive_digits(DEVICE, KEY, "nonce") != derive_digits(DEVICE, KEY, "other")
     devices = Devices().reach("proven")
     with pytest.raises(InvalidInput, match="digits"):
-        devices.tell(Confirm(DEVICE, derive_digits(DEVICE, OTHER_KEY, "nonce")))
+        devices.apply(Confirm(DEVICE, derive_digits(DEVICE, OTHER_KEY, "nonce")))
 
 
 def test_codes_and_the_wait_for_a_confirmation_end_by_their_time() -> None:
     offered, proven = Devices().reach("offered"), Devices().reach("proven")
     offered.now_ms += CODE_MS
     with pytest.raises(NotFound):
-        offered.tell(CLAIM)
+        offered.apply(CLAIM)
     proven.now_ms += CONFIRM_MS
     with pytest.raises(NotFound):
-        proven.tell(CONFIRM)
+        proven.apply(CONFIRM)
 
 
 def test_only_an_active_device_is_found_by_its_token() -> None:
     devices = Devices().reach("proven")
     assert devices.state is not None
     assert devices.state.find_token("token") is None
-    assert devices.tell(CONFIRM).find_token("token") is not None
-    assert devices.tell(Revoke(DEVICE)).find_token("token") is None
+    assert devices.apply(CONFIRM).find_token("token") is not None
+    assert devices.apply(Revoke(DEVICE)).find_token("token") is None
 
 
 def test_a_list_is_bounded_and_what_ran_out_makes_room() -> None:
     devices = Devices()
     for number in range(MOST):
-        devices.tell(offer(number))
+        devices.apply(offer(number))
     with pytest.raises(InvalidInput, match="revoke"):
-        devices.tell(offer(MOST))
+        devices.apply(offer(MOST))
     devices.now_ms += CODE_MS
     for number in range(MOST, 4 * MOST):
         devices.now_ms += CODE_MS
-        devices.tell(offer(number))
+        devices.apply(offer(number))
     assert devices.state is not None
     assert len(devices.state.devices) == 2 * MOST
 

@@ -1,4 +1,4 @@
-"""Texts of others on a screen of ours."""
+"""Untrusted text on the user's screen."""
 
 import unicodedata
 
@@ -10,7 +10,7 @@ from passerelle.core.wire.display import escape_line, escape_text, escape_value
 
 
 @given(st.text())
-def test_what_is_shown_is_printable_and_stays_so(text: str) -> None:
+def test_escaped_text_is_printable_and_stable(text: str) -> None:
     shown = escape_text(text)
     assert all(
         letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs"
@@ -29,7 +29,7 @@ def test_a_line_is_one_line(text: str) -> None:
     "letter",
     "\x00\x1b\x7f\x9b\u00ad\u061c\u200b\u200e\u202a\u2028\u2060\u2069\ufeff\ufff9\U000e0041\ufe01\u115f\u2800\ud800",
 )
-def test_what_cannot_be_seen_is_written_out(letter: str) -> None:
+def test_invisible_characters_are_escaped(letter: str) -> None:
     assert escape_text(f"a{letter}b") == f"a\\u{{{ord(letter):x}}}b"
 
 

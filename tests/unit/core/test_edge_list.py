@@ -1,4 +1,4 @@
-"""The edges of a task in two places: what is written, piece by piece, is what is read."""
+"""The edges of a task in two places: edges written in pieces are read back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT = "2026-01-01T00:00:00.000Z"
 
 
 def link(task: TaskRecord, number: int) -> TaskRecord:
-    """As a fold does it; an edge that is told twice at one time has the same bytes as before."""
+    """As a fold does it; an edge that is recorded twice at one time has the same bytes as before."""
     others = tuple(one for one in task.relationships if one.edge_id != f"edge {number}")
     edge = Edge(f"edge {number}", "child", f"task {number}", "open", AT, AT)
     return change(task, relationships=(*others, edge))

@@ -1,4 +1,4 @@
-"""The record of edited rules: one edit after the other, and a replay that gives it again."""
+"""The record of edited rules: one edit after another, and a replay that gives it again."""
 
 from __future__ import annotations
 

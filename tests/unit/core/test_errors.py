@@ -1,4 +1,4 @@
-"""The tree of errors: two branches, stable codes, and a drawing that is true."""
+"""The tree of errors: two branches, stable codes, and a drawing that agrees with it."""
 
 import re
 from collections import Counter
@@ -144,7 +144,7 @@ def test_a_closed_action_names_its_winner() -> None:
     assert late.stable_code == "already_resolved"
 
 
-def test_an_unknown_write_is_told_apart_from_none() -> None:
+def test_store_errors_state_whether_something_was_written() -> None:
     assert StoreUnavailable("timeout", "unknown").wrote == "unknown"
     assert StoreUnavailable("full", "no", 5).retry_after_s == 5
 
@@ -159,6 +159,6 @@ def test_caller_reads_that_the_store_is_away_and_not_where_it_is() -> None:
     assert "10.0.0.5" not in f"{error.message} {error.details}"
 
 
-def test_what_is_not_there_is_named_unless_its_name_is_a_secret() -> None:
+def test_not_found_names_the_object_unless_its_name_is_a_secret() -> None:
     assert str(NotFound("task", "task_1")) == "there is no task 'task_1'"
     assert str(NotFound("code", "")) == "there is no such code"

@@ -1,4 +1,4 @@
-"""The envelope: what it refuses to write, what it can always read, and where the frame stands in the bytes."""
+"""The envelope: what it refuses to write, what it can always read, and the position of the frame in the bytes."""
 
 from dataclasses import asdict, replace
 from typing import cast
@@ -55,7 +55,7 @@ NAMES = st.text(min_size=1, max_size=8)
 FRAMES = JSON_OBJECTS.map(orjson.dumps)
 SCOPES = values(Scope)
 PAYLOAD_VALUES = st.sampled_from(list(PAYLOADS.values())).flatmap(values)
-# What stands last in the payload decides what the frame is joined to.
+# The last member of the payload decides what the frame is joined to.
 ENDINGS: tuple[AnyPayload, ...] = (
     TaskAccepted(),
     TurnStarted(),
@@ -148,7 +148,7 @@ def test_a_time_of_another_form_is_refused(stamp: str) -> None:
 
 @pytest.mark.requirement("ENV-3")
 @given(stamp=STAMPS, sequence=SEQUENCES)
-def test_the_producers_time_is_the_one_that_is_read(stamp: str, sequence: int) -> None:
+def test_the_time_of_the_producer_is_kept(stamp: str, sequence: int) -> None:
     data, _ = encode_event(event(TaskAccepted(), timestamp=stamp)).at(sequence)
     assert decode_event(data).timestamp == stamp
 
@@ -181,7 +181,7 @@ def test_an_event_without_a_session_is_not_read() -> None:
 
 
 @pytest.mark.requirement("ENV-8")
-def test_trace_and_span_stand_beside_the_other_ids() -> None:
+def test_trace_and_span_are_written_with_the_other_ids() -> None:
     members = orjson.loads(encode_event(event(TaskAccepted())).at(1)[0])
     assert (members["traceId"], members["spanId"]) == (FULL_SCOPE.trace_id, FULL_SCOPE.span_id)
 
@@ -331,7 +331,7 @@ def test_a_class_of_a_higher_minor_is_read_without_its_new_members(kind: EventTy
 
 @pytest.mark.requirement("ENV-13")
 @given(name=st.text("abcdefghij.", min_size=1, max_size=12), payload=JSON_OBJECTS)
-def test_a_class_that_nobody_here_knows_is_kept_unread(name: str, payload: JsonObject) -> None:
+def test_an_unknown_event_class_is_kept_unread(name: str, payload: JsonObject) -> None:
     kind = f"later.{name}"
     payload.pop("a2a", None)
     read = decode_event(written(type=kind, payload=payload))
@@ -341,7 +341,7 @@ def test_a_class_that_nobody_here_knows_is_kept_unread(name: str, payload: JsonO
 
 @pytest.mark.requirement("ENV-12", "ENV-13")
 @given(name=st.text("abcdefghij.", min_size=1, max_size=12), payload=JSON_OBJECTS)
-def test_a_vendors_payload_is_told_apart_and_never_checked(name: str, payload: JsonObject) -> None:
+def test_a_payload_of_a_vendor_is_kept_and_never_checked(name: str, payload: JsonObject) -> None:
     kind = f"x.{name}"
     payload.pop("a2a", None)
     assert decode_event(written(type=kind, payload=payload)).fact.payload == VendorPayload(
@@ -359,7 +359,7 @@ def test_bytes_that_are_no_envelope_are_refused_and_nothing_else_happens(data: b
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"task.created"', b"\xff"])
-def test_bytes_that_are_no_object_say_so(data: bytes) -> None:
+def test_bytes_that_are_no_json_object_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedBody):
         decode_event(data)
 
@@ -386,7 +386,7 @@ def test_a_member_of_another_kind_is_refused_by_name(name: str, damage: object) 
 
 
 @pytest.mark.requirement("ENV-9")
-def test_a_damaged_payload_of_ours_is_refused_with_its_path() -> None:
+def test_a_damaged_payload_is_refused_with_its_path() -> None:
     with pytest.raises(InvalidInput) as refused:
         decode_event(written(payload={**orjson.loads(written())["payload"], "priority": "high"}))
     assert refused.value.field == "payload.priority"

@@ -1,4 +1,4 @@
-"""Fields with one value stand in a head once, and lines of a list are one list."""
+"""A field with one value occurs once in a head, and several lines of a list are one list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from passerelle.core.wire.headers import SINGLE, find_repeated, join_fields, rea
 
 
 @pytest.mark.parametrize("name", sorted(SINGLE))
-def test_field_with_one_value_is_found_where_it_stands_twice(name: str) -> None:
+def test_repeated_header_that_allows_one_value_is_found(name: str) -> None:
     assert find_repeated([name, "accept"]) is None
     assert find_repeated([name, "accept", name]) == name
     assert find_repeated([name.encode(), b"accept", name.encode()]) == name

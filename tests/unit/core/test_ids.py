@@ -1,4 +1,4 @@
-"""Ids sort by time, carry their shard, and the three task id spaces keep apart."""
+"""Ids sort by time and carry their shard, and the three task id spaces are disjoint."""
 
 import re
 import uuid
@@ -35,7 +35,7 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 @given(prefix=PREFIXES, shard=SHARD, now_ms=TIMES, entropy=ENTROPY)
-def test_a_minted_id_carries_its_shard_and_is_known_as_ours(
+def test_a_minted_id_has_its_shard_and_time(
     prefix: str, shard: Shard, now_ms: int, entropy: int
 ) -> None:
     minted = compose_id(prefix, shard, now_ms, entropy)
@@ -132,7 +132,7 @@ def test_there_are_sixty_four_shards(number: int) -> None:
         "ctx-of-a-caller",
     ],
 )
-def test_a_text_that_is_no_id_of_ours_has_no_shard(text: str) -> None:
+def test_text_that_is_no_minted_id_has_no_shard(text: str) -> None:
     assert read_shard(text) is None
     with pytest.raises(ValueError, match=re.escape("not an id")):
         shard_of(text)
@@ -161,12 +161,12 @@ def test_one_exposure_has_one_spelling(tail: str) -> None:
 
 @pytest.mark.requirement("A2A-12")
 @pytest.mark.parametrize("text", ["", "~2", "remote-task-7", compose_id("ses", Shard(0), 0, 0)])
-def test_what_is_no_task_of_ours_is_no_facade_id(text: str) -> None:
+def test_text_that_is_no_task_id_is_no_facade_id(text: str) -> None:
     assert parse_facade(text) is None
 
 
 @given(now_ms=st.integers(0, 2**48 - 1), entropy=st.integers(0, 2**62 - 1))
-def test_a_context_at_an_agent_is_a_uuid_that_is_known_as_ours(now_ms: int, entropy: int) -> None:
+def test_a_context_for_an_agent_is_a_uuid_that_is_recognized(now_ms: int, entropy: int) -> None:
     context = compose_context(now_ms, entropy)
     read = uuid.UUID(context)
     assert (str(read), read.version, read.variant) == (context, 8, uuid.RFC_4122)
@@ -175,6 +175,6 @@ def test_a_context_at_an_agent_is_a_uuid_that_is_known_as_ours(now_ms: int, entr
 
 
 @given(st.uuids(version=4) | st.uuids(version=1))
-def test_a_context_that_an_agent_has_made_is_not_taken_for_ours(made: uuid.UUID) -> None:
+def test_a_context_that_an_agent_created_is_not_recognized(made: uuid.UUID) -> None:
     assert not is_own_context(str(made))
     assert not is_own_context(TASK)

@@ -1,4 +1,4 @@
-"""The job machine: its table, its ends, and what holds for every course of items."""
+"""The job machine: its table, its ends, and invariants of every course of items."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ITEM_LETTERS: Final = "".join(machine.ITEM_STATES)
 ERROR: Final = ErrorDetail("failed", ErrorCategory.PEER, "failed")
 
 
-def tell(state: JobState | None, payload: AnyPayload, task: str | None = None) -> JobState:
+def evolve_with(state: JobState | None, payload: AnyPayload, task: str | None = None) -> JobState:
     fact = Fact(Scope(JOB, task_id=task), payload, {"input": Ref(blob="0")})
     after = evolve(state, Event("ev", "2026-01-01T00:00:00.000Z", "rt", fact))
     assert after is not None
@@ -49,30 +49,28 @@ def tell(state: JobState | None, payload: AnyPayload, task: str | None = None) -
 
 def make(items: int = 3, **members: object) -> JobState:
     created = JobCreated(JOB, "o", "inputs", items, "ada", agents=("echo",), concurrency=2)
-    return tell(None, change(created, **members))
+    return evolve_with(None, change(created, **members))
 
 
 @pytest.mark.parametrize("status", JobStatus)
 @pytest.mark.parametrize("command", [StopJob("ada"), RetryItems("ada")])
-def test_what_the_table_names_is_done_and_nothing_else(
-    status: JobStatus, command: JobCommand
-) -> None:
+def test_only_commands_of_the_table_are_accepted(status: JobStatus, command: JobCommand) -> None:
     state = change(make(), status=status, states="wfx")
     target = machine.TABLE[type(command)].get(status)
     if target is None:
         with pytest.raises(UnsupportedOperation):
             decide(JOB, state, command)
         return
-    assert tell(state, decide(JOB, state, command)).status is target
+    assert evolve_with(state, decide(JOB, state, command)).status is target
 
 
 def test_cancelled_job_leaves_what_has_ended() -> None:
     state = change(make(5), status=JobStatus.RUNNING, states="cfrwx")
-    after = tell(state, decide(JOB, state, StopJob("ada")))
+    after = evolve_with(state, decide(JOB, state, StopJob("ada")))
     assert after.states == "cfxxx"
 
 
-def test_job_keeps_the_task_above_it_and_says_on_whose_behalf_it_was_stopped() -> None:
+def test_job_keeps_its_parent_and_records_who_stopped_it() -> None:
     assert make().parent is None
     state = make(parent_task_id="task_1")
     assert state.parent == "task_1"
@@ -80,7 +78,7 @@ def test_job_keeps_the_task_above_it_and_says_on_whose_behalf_it_was_stopped() -
         said = decide(JOB, state, StopJob("gateway", "a storm", source))
         assert isinstance(said, JobCancelled)
         assert (said.actor, said.source, said.reason) == ("gateway", source, "a storm")
-        assert tell(state, said).parent == "task_1"
+        assert evolve_with(state, said).parent == "task_1"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +139,7 @@ def test_attempt_begins_next_where_the_list_names_it(
 def test_fact_about_an_item_that_is_none_changes_no_letter(item: int) -> None:
     state = change(make(2), status=JobStatus.RUNNING)
     for said in (JobItemStarted(JOB, item, 1), JobItemCompleted(JOB, item, 1)):
-        after = tell(state, said, "task")
+        after = evolve_with(state, said, "task")
         assert (after.states, after.tries) == (state.states, state.tries)
 
 
@@ -150,7 +148,7 @@ def test_fact_about_an_item_that_is_none_changes_no_letter(item: int) -> None:
     st.integers(1, 3),
     st.lists(st.tuples(st.sampled_from("sefru"), st.integers(0, 20)), max_size=80),
 )
-def test_every_item_ends_and_is_tried_as_often_as_its_policy_says(
+def test_every_item_ends_within_the_attempts_of_its_policy(
     items: int, attempts: int, course: list[tuple[str, int]]
 ) -> None:
     state = make(items, attempts=attempts)
@@ -161,9 +159,11 @@ def test_every_item_ends_and_is_tried_as_often_as_its_policy_says(
             [(item, attempt)] = chosen
             if act == "u":
                 refusal = ItemRefusal(item, attempt, ERROR)
-                state = tell(state, JobProgress(JOB, state.counts, (refusal,)))
+                state = evolve_with(state, JobProgress(JOB, state.counts, (refusal,)))
             else:
-                state = tell(state, JobItemStarted(JOB, item, attempt), f"task {item} {attempt}")
+                state = evolve_with(
+                    state, JobItemStarted(JOB, item, attempt), f"task {item} {attempt}"
+                )
         elif act in "ef" and running is not None:
             retries = machine.has_attempt_left(state, running.attempt)
             ended: AnyPayload = (
@@ -171,13 +171,13 @@ def test_every_item_ends_and_is_tried_as_often_as_its_policy_says(
                 if act == "e"
                 else JobItemFailed(JOB, running.item, running.attempt, ERROR, retries)
             )
-            state = tell(state, ended, running.task_id)
+            state = evolve_with(state, ended, running.task_id)
         counts = state.counts
         assert counts.running == len(state.running) <= state.concurrency
         assert sum(vars(counts).values()) == items == len(state.tries)
         assert all(int(tries) <= attempts for tries in state.tries)
         if (end := find_end(JOB, state)) is not None:
-            state = tell(state, end)
+            state = evolve_with(state, end)
     assert state.status not in LIVE
     assert set(state.states) <= {"c", "f"}
     for letter, tries in zip(state.states, state.tries, strict=True):

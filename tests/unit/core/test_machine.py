@@ -1,4 +1,4 @@
-"""The machines behind one door: which entity an event changes, and replay as the fold of a whole stream."""
+"""The machines behind one interface: which entity an event changes, and replay as the fold of a whole stream."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPENING = (
 )
 
 
-def tell_story(commands: list[TaskCommand]) -> list[Event]:
+def record_story(commands: list[TaskCommand]) -> list[Event]:
     story = make_story()
     for command in commands:
         story.try_to(command)
@@ -63,7 +63,7 @@ def test_every_kind_of_entity_has_a_machine() -> None:
 @given(commands=st.lists(COMMANDS, max_size=15))
 @pytest.mark.requirement("VAL-1", "I4")
 def test_replay_twice_gives_the_same_bytes(commands: list[TaskCommand]) -> None:
-    events = tell_story(commands)
+    events = record_story(commands)
     once, twice = replay(events), replay(events)
     assert list(once) == list(twice)
     assert [write_snapshot(state) for state in once.values()] == [
@@ -75,7 +75,7 @@ def test_replay_twice_gives_the_same_bytes(commands: list[TaskCommand]) -> None:
 @given(commands=st.lists(COMMANDS, max_size=15), cut=st.integers(0, 40))
 @pytest.mark.requirement("I4")
 def test_replay_goes_on_from_any_snapshot(commands: list[TaskCommand], cut: int) -> None:
-    events = tell_story(commands)
+    events = record_story(commands)
     whole = replay(events)
     states = {
         ref: read_snapshot(ref.kind, write_snapshot(state))
@@ -88,10 +88,10 @@ def test_replay_goes_on_from_any_snapshot(commands: list[TaskCommand], cut: int)
 
 
 @given(commands=st.lists(COMMANDS, max_size=15), cut=st.integers(0, 40))
-def test_record_that_was_read_is_the_same_to_all_who_read_it(
+def test_decoded_snapshot_does_not_change_when_events_are_folded_on_it(
     commands: list[TaskCommand], cut: int
 ) -> None:
-    events = tell_story(commands)
+    events = record_story(commands)
     stored = {ref: write_snapshot(state) for ref, state in replay(events[:cut]).items()}
     states = {ref: read_snapshot(ref.kind, snapshot) for ref, snapshot in stored.items()}
     for event in events[cut:]:
@@ -102,7 +102,7 @@ def test_record_that_was_read_is_the_same_to_all_who_read_it(
 
 
 def test_bytes_that_were_read_before_are_not_decoded_again_unless_there_are_many() -> None:
-    task = replay(tell_story([]))[TASK]
+    task = replay(record_story([]))[TASK]
     assert isinstance(task, TaskRecord)
     small, large = write_snapshot(task), write_snapshot(change(task, objective="x" * 5_000))
     assert read_snapshot(TASK.kind, small) is read_snapshot(TASK.kind, bytes(bytearray(small)))
@@ -114,7 +114,7 @@ def test_bytes_that_were_read_before_are_not_decoded_again_unless_there_are_many
 def test_vendor_events_anywhere_change_no_read_model(
     commands: list[TaskCommand], places: list[int]
 ) -> None:
-    facts = [event.fact for event in tell_story(commands)]
+    facts = [event.fact for event in record_story(commands)]
     mixed = list(facts)
     for number, place in enumerate(places):
         vendor = Fact(SCOPE, VendorPayload(f"x.test.{number}", {"n": number}))
@@ -126,7 +126,7 @@ def test_vendor_events_anywhere_change_no_read_model(
 
 @pytest.mark.requirement("ENV-5")
 def test_event_of_a_newer_schema_is_passed_over_and_marks_the_task() -> None:
-    events = tell_story([StartRun("run_1", STARTED)])
+    events = record_story([StartRun("run_1", STARTED)])
     newer = Event(
         "ev_99", format_ms(99), "rt_1", Fact(SCOPE, OpaquePayload("task.new", {})), 99, "2.0"
     )
@@ -144,7 +144,7 @@ def test_event_names_every_record_that_it_changes() -> None:
     assert find_targets(attempt) == [THREAD, TASK]
 
 
-def test_questions_are_replayed_beside_the_task_that_asked() -> None:
+def test_questions_are_replayed_with_the_task_that_asked() -> None:
     stream = Stream()
     record = stream.open()
     stream.tell(make_answer(record))
@@ -155,7 +155,7 @@ def test_questions_are_replayed_beside_the_task_that_asked() -> None:
 
 
 def test_stored_bytes_begin_with_their_schema_and_read_back_the_same() -> None:
-    for ref, state in replay(tell_story([])).items():
+    for ref, state in replay(record_story([])).items():
         snapshot = write_snapshot(state)
         assert read_schema(snapshot) == 1
         assert next(iter(orjson.loads(snapshot))) == "schema"

@@ -1,4 +1,4 @@
-"""What was asked of chance can be asked again, and is written as it was."""
+"""Recorded random draws can be repeated, and are found in what was written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_ids_that_are_minted_together_differ_in_their_ordinals() -> None:
     assert asked.prefixes == ("ev", "task")
 
 
-def test_what_was_asked_of_chance_can_be_asked_again() -> None:
+def test_recorded_draws_can_be_repeated() -> None:
     recorded = RecordedIds(CountedIds(drawn=0xABCDEF0123), SHARD, START_MS)
     assert [recorded.draw(bits) for bits in (4, 32, 40)] == [0x3, 0xCDEF0123, 0xABCDEF0123]
     asked, minted = recorded.find_in(b'{"mint":"cdef0123","at":3}')
@@ -42,7 +42,7 @@ def test_a_context_at_an_agent_has_no_ordinal() -> None:
     assert recorded.find_in(b"")[0].prefixes == ()
 
 
-def test_what_is_beyond_the_last_ordinal_is_minted_by_itself() -> None:
+def test_ids_beyond_the_last_ordinal_are_minted_separately() -> None:
     recorded = RecordedIds(CountedIds(), SHARD, START_MS)
     minted = [recorded.mint("ev", SHARD) for _ in range(len(ORDINALS) + 2)]
     assert len(set(minted)) == len(ORDINALS) + 2

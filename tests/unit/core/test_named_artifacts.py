@@ -43,7 +43,7 @@ def names(earlier: list[TaskRecord], name: str = "boat", *said: str) -> list[str
     return [one.artifact for one in list_candidates(earlier, name, said)]
 
 
-def test_tasks_beside_each_other_are_not_told_apart() -> None:
+def test_artifacts_of_concurrent_tasks_are_all_candidates() -> None:
     assert names([make_task(2), make_task(1)]) == ["art_10", "art_20"]
     assert names([make_task(2)]) == ["art_20"]
     assert names([make_task(2, named=("a", "b")), make_task(1)]) == ["art_10"]
@@ -51,21 +51,21 @@ def test_tasks_beside_each_other_are_not_told_apart() -> None:
     assert names([make_task(1)], "ship") == []
 
 
-def test_what_another_one_went_on_from_is_not_meant() -> None:
+def test_artifact_that_a_later_task_continued_is_not_chosen() -> None:
     one, two = make_task(1), make_task(2, 1)
     assert names([two, one]) == ["art_20"]
     # Over one that has no artifact of the name, and over several that went on from the same.
     between, last = make_task(2, 1, named=()), make_task(3, 2)
     assert names([last, between, one]) == ["art_30"]
     assert names([make_task(3, 1), make_task(2, 1), one]) == ["art_20", "art_30"]
-    # One that came next, and says nothing of what was before it.
+    # A later one that does not refer to the earlier one.
     next_one = change(make_task(3), created_at=AT.format(9))
     assert names([next_one, one]) == ["art_30"]
     gone = change(make_task(4), rolled_back=AT.format(8))
     assert names([gone, one]) == ["art_10"]
 
 
-def test_a_task_that_is_named_beside_it_decides() -> None:
+def test_a_reference_to_a_task_selects_its_artifact() -> None:
     earlier = [make_task(3), make_task(2), make_task(1)]
     assert names(earlier, "boat", "task_2") == ["art_20"]
     assert names(earlier, "boat", "task_2", "task_3") == ["art_20", "art_30"]

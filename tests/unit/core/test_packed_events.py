@@ -1,4 +1,4 @@
-"""What an append stores of its events gives their envelopes again, byte for byte, and is a good deal shorter."""
+"""The stored form of an append's events gives their envelopes again, byte for byte, and is much shorter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_events(draw: st.DrawFn) -> list[EncodedEvent]:
     for number in range(draw(st.integers(1, 8))):
         words = draw(st.dictionaries(TEXTS, TEXTS, max_size=3))
         framed = draw(st.booleans())
-        # Words of a payload beside a frame: any but the name of the frame.
+        # Members of a payload next to a frame: any but the name of the frame.
         fact = Fact(
             scope=draw(SCOPES),
             payload=VendorPayload(
@@ -77,7 +77,7 @@ def list_entries(events: list[EncodedEvent], first: int, chain: str) -> list[Ent
 
 
 @given(events=make_events(), first=st.integers(1, 10**9))
-def test_events_are_read_as_they_were_said(events: list[EncodedEvent], first: int) -> None:
+def test_packed_events_are_unpacked_unchanged(events: list[EncodedEvent], first: int) -> None:
     packed = pack_events(events, SESSION)
     last = first + len(events) - 1
     assert unpack_events(packed, SESSION, last, "0000000a") == list_entries(
@@ -111,7 +111,7 @@ def test_frame_of_one_is_read_as_it_is_among_all(events: list[EncodedEvent], seq
 
 
 @given(events=make_events())
-def test_copies_are_read_as_they_were_said(events: list[EncodedEvent]) -> None:
+def test_packed_copies_are_unpacked_unchanged(events: list[EncodedEvent]) -> None:
     packed = SEPARATOR.join((*NO_HEAD, *map(pack_copy, events)))
     assert unpack_events(packed, "pr_1", len(events), "0000000a") == list_entries(
         events, 1, "0000000a"
@@ -125,7 +125,7 @@ def say(number: int) -> EncodedEvent:
     )
 
 
-def test_what_events_of_an_append_share_is_written_once() -> None:
+def test_shared_members_of_an_append_are_written_once() -> None:
     events = [say(number) for number in range(8)]
     packed = pack_events(events, SESSION)
     for shared in (TIMES[0], "rt_1", "th_1", "task_1", "run_1"):

@@ -1,4 +1,4 @@
-"""Each normalized class has one payload type, and that type guards its wire form."""
+"""Each normalized class has one payload type, which checks its wire form."""
 
 from dataclasses import fields
 from typing import Any, cast, get_type_hints
@@ -74,7 +74,7 @@ def test_a_member_that_the_class_does_not_have_is_refused_by_name(kind: type[Pay
 
 
 @each_class
-def test_a_payload_without_its_optional_members_takes_no_more_room_than_it_needs(
+def test_optional_members_that_are_absent_are_not_written(
     kind: type[Payload],
 ) -> None:
     wire = to_wire(sample(kind, whole=False))
@@ -91,7 +91,7 @@ def test_the_schema_names_what_the_codec_writes(kind: type[Payload]) -> None:
 
 
 @each_class
-def test_every_class_says_where_it_comes_from_or_what_it_is(kind: type[Payload]) -> None:
+def test_every_event_class_has_a_docstring(kind: type[Payload]) -> None:
     text = (kind.__doc__ or "").strip()
     assert text
     assert not text.startswith(f"{kind.__name__}("), "the docstring that dataclass makes up"

@@ -1,4 +1,4 @@
-"""A task whose attempt waits for a quota: a resource like any other, and no run that waits (ST-8, CF-7)."""
+"""A task whose attempt waits for a quota: a missing resource like any other, without a run (ST-8, CF-7)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(story: Story) -> TaskRecord:
 
 
 @pytest.mark.requirement("ST-8", "CF-7", "TEV-7")
-def test_it_waits_for_a_resource_and_says_which_and_until_when() -> None:
+def test_quota_wait_names_the_resource_and_its_reset_time() -> None:
     story, state = waiting()
     assert [event.type for event in story.events][-2:] == ["task.queued", "task.waiting"]
     assert (state.status, state.status_reason, state.attempts) == (
@@ -61,7 +61,7 @@ def test_it_waits_for_a_resource_and_says_which_and_until_when() -> None:
 
 
 @pytest.mark.requirement("CF-8")
-def test_what_it_waits_for_stands_among_the_blocked_and_once_in_the_explanation() -> None:
+def test_quota_wait_is_a_blocker_and_is_explained_once() -> None:
     story, state = waiting()
     (blocked,) = list_blocked([state])
     (blocker,) = blocked.blockers
@@ -72,7 +72,7 @@ def test_what_it_waits_for_stands_among_the_blocked_and_once_in_the_explanation(
 
 
 @pytest.mark.requirement("TR-7")
-def test_it_begins_from_there_and_waits_no_more() -> None:
+def test_attempt_starts_from_a_quota_wait() -> None:
     story, _ = waiting()
     story.tell(StartRun("run_1", STARTED))
     state = read(story)
@@ -91,7 +91,7 @@ def test_a_run_that_waits_for_a_resource_is_not_begun_again_and_not_put_in_line(
     assert not waits_for_quota(before)
 
 
-def test_told_anew_it_has_waited_all_along() -> None:
+def test_a_later_reset_time_keeps_the_start_of_the_wait() -> None:
     story, before = waiting()
     story.tell(wait(LATER, "others have used it up"))
     after = read(story)
@@ -101,7 +101,7 @@ def test_told_anew_it_has_waited_all_along() -> None:
     assert (after.queued.until, after.status_reason) == (LATER, "others have used it up")
 
 
-def test_it_waits_for_its_agent_where_that_has_no_place_for_it() -> None:
+def test_attempt_waits_for_its_agent_after_the_quota() -> None:
     story, before = waiting()
     story.tell(QueueTask("agent:echo", "paused", 1, "paused", STARTED))
     state = read(story)
@@ -137,7 +137,7 @@ def test_behind_another_task_it_waits_for_the_quota_after_that() -> None:
     assert waits_for_quota(read(story))
 
 
-def test_it_can_be_cancelled_and_is_in_no_line_then() -> None:
+def test_cancelled_quota_wait_leaves_the_queue() -> None:
     story, _ = waiting()
     story.tell(RequestCancel(task_facts.TaskCancelRequested("ada", "user", "active_run")))
     assert not waits_for_quota(read(story))

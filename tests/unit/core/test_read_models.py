@@ -58,7 +58,7 @@ TASK = change(
     ended_at="2026-11-20T00:00:01.500Z",
 )
 IDLE = change(TASK, current_run_id=None)
-"""Nobody works on it, so that nothing is said about silence."""
+"""No agent works on it, so silence is not reported."""
 
 
 @pytest.mark.requirement("VAL-9")
@@ -114,7 +114,7 @@ def test_routing_counts_what_was_met_and_adds_up_what_it_costs() -> None:
     assert (found.candidate_count, len(found.fallbacks)) == (2, 1)
     assert found.limits == LimitState(1, 1, 1)
     assert found.costs == (CostState("EUR", 11, 0), CostState("USD", 0, 7))
-    # The fact that says whom the caller wanted is not among these.
+    # The fact with the agent that the caller named is not among these.
     assert {name: mark.state for name, mark in found.marks.items()} == {
         "profile": MarkState.UNKNOWN,
         "decision": MarkState.UNKNOWN,
@@ -126,7 +126,7 @@ def test_routing_counts_what_was_met_and_adds_up_what_it_costs() -> None:
     assert "candidateCount" not in chosen.marks
 
 
-def test_routing_of_a_task_that_nobody_has_says_so() -> None:
+def test_routing_of_a_task_without_an_agent_is_marked() -> None:
     bare = change(TASK, attempts=(), assignee=None, current_run_id=None, queued=None)
     created = sample(TaskCreated)
     found = show_routing(bare, [event(created)])
@@ -135,7 +135,7 @@ def test_routing_of_a_task_that_nobody_has_says_so() -> None:
     assert found.marks["decision"].state is MarkState.NOT_APPLICABLE
 
 
-def test_attempts_say_what_they_lack() -> None:
+def test_attempts_mark_what_is_missing() -> None:
     bare = change(
         TASK.attempts[0],
         run_id="run_1",
@@ -161,7 +161,7 @@ def test_attempts_say_what_they_lack() -> None:
     assert set(none.marks) == {"attempts", "active"}
 
 
-def test_children_and_contexts_are_told_apart_from_what_is_not_known() -> None:
+def test_children_and_contexts_mark_what_is_unknown() -> None:
     bare = change(TASK.attempts[0], remote_task_id=None, remote_context_id=None)
     edge = change(TASK.relationships[0], items=None)
     edges = (
@@ -207,7 +207,7 @@ def test_a_parent_that_is_linked_as_well_is_one_edge() -> None:
     assert draw_graph([change(child, parent_task_id=None, relationships=())]).edges == ()
 
 
-def test_what_waits_without_a_question_waits_for_its_agent() -> None:
+def test_wait_without_a_question_is_for_the_agent() -> None:
     waiting = change(
         TASK,
         status=Status.WAITING_RESOURCE,
@@ -229,7 +229,7 @@ def test_an_end_without_a_fact_is_unknown_and_an_end_to_come_is_none() -> None:
     assert "retries" not in explain_task(retried, [], 0).marks
 
 
-def test_a_history_says_what_agents_said_and_what_failed() -> None:
+def test_a_history_lists_messages_and_failures() -> None:
     said = [
         RunStatus(native_status="WORKING", text="x" * 600, message_id="m-1"),
         RunStatus(native_status="WORKING"),
@@ -250,7 +250,7 @@ def test_a_history_says_what_agents_said_and_what_failed() -> None:
     assert show_history(events, 3, 6, 1).before == 3
 
 
-def test_what_is_left_out_of_a_list_is_said() -> None:
+def test_a_list_marks_what_is_left_out() -> None:
     shown = show_tasks("se_1", 9, [IDLE], 0, left_out=3)
     assert {name: mark.state for name, mark in shown.marks.items()} == dict.fromkeys(
         ("summary", "terminal", "failed", "tasks"), MarkState.UNAVAILABLE
@@ -288,7 +288,7 @@ def test_steps_and_todos_are_as_far_as_a_task_has_them() -> None:
     assert show_objects(with_list, [], 0).todos == ({"text": "a"},)
 
 
-def test_artifacts_that_are_not_named_and_versions_that_are_gone_are_said() -> None:
+def test_unnamed_artifacts_and_missing_versions_are_marked() -> None:
     task = change(TASK, task_id="task_1", artifact_count=3)
     found = list_artifacts(task, [])
     assert found.marks["artifacts"].reason == "2 more are not named in the record"
@@ -310,7 +310,7 @@ def test_artifacts_that_are_not_named_and_versions_that_are_gone_are_said() -> N
     assert "versions" not in whole.artifacts[0].marks
 
 
-def test_a_line_marks_what_waits_and_what_was_told() -> None:
+def test_a_task_row_marks_waits_and_missing_members() -> None:
     waiting = change(TASK, status=Status.WAITING_INPUT, open_actions=("act_1",))
     assert "act_1" in show_task(waiting, 0).marks["progress"].reason
     done = show_task(change(TASK, status=Status.COMPLETED), 0)
@@ -320,7 +320,7 @@ def test_a_line_marks_what_waits_and_what_was_told() -> None:
     assert {"endedAt", "delivery"} <= set(show_task(bare, 0).marks)
 
 
-def test_context_delivery_and_queue_say_what_there_is_none_of() -> None:
+def test_context_delivery_and_queue_mark_what_does_not_apply() -> None:
     assert {mark.state for mark in show_context(TASK).marks.values()} == {MarkState.NOT_APPLICABLE}
     told = show_delivery(change(TASK, delivery={}, status=Status.COMPLETED))
     open_one = show_delivery(change(TASK, delivery={}, status=Status.RUNNING))

@@ -1,4 +1,4 @@
-"""Records: copied as a whole, and never into something that they are not."""
+"""Records: copied as a whole, and never into another type."""
 
 from __future__ import annotations
 

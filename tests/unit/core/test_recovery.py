@@ -34,7 +34,7 @@ def test_every_status_of_a_task_is_one_of_the_six_and_none_is_a_failure(status: 
 
 
 @pytest.mark.requirement("CHN-12")
-def test_each_state_is_told_from_what_is_recorded() -> None:
+def test_each_recovery_state_follows_from_the_record() -> None:
     running = change(TASK, status=Status.RUNNING)
     assert find_recovery(running, 40, SEEN_MS) == "running"
     assert find_recovery(running, 40, SEEN_MS + QUIET_MS + 1) == "unreachable"
@@ -51,7 +51,7 @@ def test_each_state_is_told_from_what_is_recorded() -> None:
     assert find_recovery(paused, 40, SEEN_MS) == "idle"
 
 
-def test_of_several_the_one_that_a_person_should_know_first_counts() -> None:
+def test_most_urgent_of_several_recovery_states_is_chosen() -> None:
     assert choose_recovery([]) == "idle"
     assert choose_recovery(["idle", "completed_undelivered", "running"]) == "running"
     assert choose_recovery(["archived_or_missing", "waiting", "unreachable"]) == "waiting"

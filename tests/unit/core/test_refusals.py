@@ -1,4 +1,4 @@
-"""A command that the status of a task does not allow is refused in words of whoever gave it."""
+"""A command that the status of a task does not allow is refused in the caller's words."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from passerelle.core.task.status import Status
         (Status.RUNNING, ContinueTask, "a task that is running cannot be resumed"),
     ],
 )
-def test_refusal_says_what_cannot_be_done_and_what_can(
+def test_refusal_names_the_command_and_what_is_allowed_instead(
     status: Status, kind: type, said: str
 ) -> None:
     error = refuse(status, kind)

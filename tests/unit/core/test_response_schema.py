@@ -82,7 +82,9 @@ REFUSED: list[tuple[JsonObject, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "path"), REFUSED)
-def test_what_is_not_flat_or_not_known_is_refused_by_name(schema: JsonObject, path: str) -> None:
+def test_nested_or_unknown_schema_members_are_refused_by_name(
+    schema: JsonObject, path: str
+) -> None:
     with pytest.raises(InvalidInput) as refusal:
         check_schema(schema)
     assert refusal.value.field == path

@@ -1,4 +1,4 @@
-"""What follows a run that failed: tables of faults, and properties of every verdict."""
+"""What follows a failed run: tables of faults, and properties of every verdict."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_each_error_is_a_fault(
     assert classify(ErrorDetail(code, category, "…", native=native)) is fault
 
 
-def test_limit_of_ours_that_passes_is_a_busy_agent() -> None:
+def test_a_temporary_limit_of_the_gateway_counts_as_a_busy_agent() -> None:
     held = ErrorDetail("peer_unavailable", ErrorCategory.POLICY, "…", retryable=True)
     assert classify(held) is RunFault.BUSY
 
@@ -92,7 +92,7 @@ def test_every_error_is_some_fault(
 
 @pytest.mark.requirement("ATT-10", "MK-7")
 @given(faults, histories, chances)
-def test_nobody_is_tried_more_often_than_the_policy_says(
+def test_no_agent_is_tried_more_often_than_the_policy_allows(
     fault: RunFault, tried: EarlierAttempts, chance: float
 ) -> None:
     verdict = decide(fault, tried, NOW_MS, chance)

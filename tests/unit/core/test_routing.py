@@ -1,4 +1,4 @@
-"""Who gets a task: every combination of a profile against a second reading of the rules, and what always holds."""
+"""Which agent gets a task: every combination of a profile against a second implementation of the rules."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_tiers_of_an_agent_are_tags_of_the_operator(tags: tuple[str, ...], tiers
     assert find_tiers(frozenset(tags)) == tiers
 
 
-def test_agent_that_falters_comes_behind_one_that_does_not() -> None:
+def test_failing_agent_is_chosen_last() -> None:
     assert choose(DEFAULT, [replace(CHEAP, falters=True), replace(SLOW, agent="b")]).agent == "b"
     assert choose(DEFAULT, [replace(CHEAP, falters=True)]).agent == "cheap"
 

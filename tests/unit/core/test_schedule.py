@@ -1,4 +1,4 @@
-"""The schedule machine: tables of commands, ticks and overlaps, and what holds for every course of events."""
+"""The schedule machine: tables of commands, ticks and overlaps, and invariants of every course of events."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def causes(step: ScheduleChange) -> list[tuple[int, str]]:
     "command",
     [StopTicks("ada"), StartTicks("ada", 9), RequestRun("ada", 7), EndSchedule("ada")],
 )
-def test_what_the_table_names_is_done_and_nothing_else(
+def test_only_commands_of_the_table_are_accepted(
     status: ScheduleStatus, command: ScheduleCommand
 ) -> None:
     state = change(open_schedule(), status=status)
@@ -153,7 +153,7 @@ def test_deleted_schedule_is_never_looked_at_again() -> None:
         ("all", 3 * MINUTE, [(1, "missed"), (2, "missed"), (3, "due")], 0),
     ],
 )
-def test_ticks_that_went_by_come_to_what_the_policy_says(
+def test_missed_ticks_are_handled_by_the_missed_policy(
     missed: MissedPolicy, now_ms: int, runs: list[tuple[int, str]], dropped: int
 ) -> None:
     step = tick(open_schedule(missed=missed, overlap="allow"), now_ms)
@@ -190,7 +190,7 @@ def test_absence_of_years_is_passed_over() -> None:
         ("allow", True, [(1, "due")], 0, True),
     ],
 )
-def test_tick_that_meets_a_run_comes_to_what_the_policy_says(
+def test_tick_during_a_run_is_handled_by_the_overlap_policy(
     overlap: OverlapPolicy,
     busy: bool,  # noqa: FBT001
     runs: list[tuple[int, str]],
@@ -206,7 +206,7 @@ def test_tick_that_meets_a_run_comes_to_what_the_policy_says(
     assert (find_startable(after, busy=busy) is not None) is starts
 
 
-def test_one_run_that_waits_stands_for_all_ticks_while_it_does() -> None:
+def test_one_waiting_run_replaces_all_ticks_during_its_wait() -> None:
     state = open_schedule(overlap="wait")
     state = evolve(state, tick(state, MINUTE, busy=True), 2) or state
     step = tick(state, 2 * MINUTE, busy=True)
@@ -226,9 +226,7 @@ def test_late_runs_of_all_wait_for_each_other_and_replace_nothing() -> None:
 
 
 @given(st.integers(0, 10**12), st.integers(1, 3_600))
-def test_jitter_is_the_same_whoever_asks_and_stays_within_its_bound(
-    at_ms: int, most_s: int
-) -> None:
+def test_jitter_is_deterministic_and_within_its_bound(at_ms: int, most_s: int) -> None:
     said = terms(jitter_s=most_s)
     due_ms = find_due(SESSION, said, at_ms)
     assert due_ms == find_due(SESSION, said, at_ms)
@@ -304,13 +302,13 @@ def test_next_tick_is_always_later(cron: str, zone: str, after_ms: int) -> None:
         ("0 0 * * FOO", "'FOO' is not a valid day of the week"),
     ],
 )
-def test_what_is_no_cron_expression_is_refused(cron: str, reason: str) -> None:
+def test_invalid_cron_expression_is_refused(cron: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=f"cron: {reason}"):
         CALENDAR.next_after(terms(cron=cron, every_s=None), 0)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Nowhere", "../etc/passwd", "", "x" * 300])
-def test_what_is_no_time_zone_is_refused(zone: str) -> None:
+def test_invalid_time_zone_is_refused(zone: str) -> None:
     with pytest.raises(InvalidInput, match="timezone"):
         find_zone(zone)
 
@@ -329,7 +327,7 @@ class Course:
     sent: Counter[int] = field(default_factory=Counter[int])
     ticks: Counter[int] = field(default_factory=Counter[int])
 
-    def tell(self, step: ScheduleChange | None) -> None:
+    def record(self, step: ScheduleChange | None) -> None:
         if step is None:
             return
         self.sequence += 1
@@ -340,10 +338,10 @@ class Course:
             self.ticks.update(run.tick_ms for run in step.runs)
 
     def visit(self, *, dies_after: int) -> None:
-        """As a handler of the row does it, which may die after so many of its acts."""
+        """Acts like a handler of the row, which may die after this number of acts."""
         if dies_after == 0:
             return
-        self.tell(judge_ticks(SESSION, self.state, self.now_ms, CALENDAR, busy=self.busy))
+        self.record(judge_ticks(SESSION, self.state, self.now_ms, CALENDAR, busy=self.busy))
         for act in range(1, 40):
             run = find_startable(self.state, busy=self.busy)
             if run is None or act >= dies_after:
@@ -352,7 +350,7 @@ class Course:
             self.sent[run.number] = 1
             if act + 1 >= dies_after:
                 return
-            self.tell(machine.begin_run(self.state, run, f"task {run.number}"))
+            self.record(machine.begin_run(self.state, run, f"task {run.number}"))
             self.busy = True
 
 
@@ -369,7 +367,7 @@ class Course:
         max_size=40,
     ),
 )
-def test_every_tick_is_judged_once_whenever_whoever_judges_dies(
+def test_every_tick_is_judged_once_even_if_the_instance_dies(
     missed: MissedPolicy,
     overlap: OverlapPolicy,
     jitter_s: int,
@@ -384,13 +382,13 @@ def test_every_tick_is_judged_once_whenever_whoever_judges_dies(
             case "end":
                 one.busy = False
             case "request":
-                one.tell(decide(one.state, RequestRun("ada", one.now_ms)))
+                one.record(decide(one.state, RequestRun("ada", one.now_ms)))
             case "pause" if status is ScheduleStatus.ACTIVE:
                 paused = True
-                one.tell(decide(one.state, StopTicks("ada")))
+                one.record(decide(one.state, StopTicks("ada")))
             case "resume" if status is ScheduleStatus.PAUSED:
                 next_ms = CALENDAR.next_after(one.state.terms, one.now_ms)
-                one.tell(decide(one.state, StartTicks("ada", next_ms)))
+                one.record(decide(one.state, StartTicks("ada", next_ms)))
             case _:
                 one.visit(dies_after=dies_after)
     assert all(count == 1 for count in one.ticks.values())
@@ -407,7 +405,7 @@ def test_every_tick_is_judged_once_whenever_whoever_judges_dies(
         assert sum(one.ticks.values()) + one.state.missed + one.state.skipped == passed
 
 
-def test_run_whose_end_was_said_is_not_said_to_end_again() -> None:
+def test_a_run_starts_and_ends_once() -> None:
     state = open_schedule()
     state = evolve(state, tick(state, MINUTE), 2) or state
     run = find_startable(state, busy=False)

@@ -31,9 +31,9 @@ class Stream:
         self.state: SessionRecord | None = None
         self.events: list[Event] = []
         for command in commands:
-            self.tell(command)
+            self.apply(command)
 
-    def tell(self, command: SessionCommand) -> None:
+    def apply(self, command: SessionCommand) -> None:
         for fact in decide(self.state, command):
             self.push(fact)
 
@@ -57,7 +57,7 @@ def test_session_is_opened_once() -> None:
     stream = Stream(OPEN)
     assert (stream.now.session_id, stream.now.owner) == ("se_1", "pr_1")
     with pytest.raises(InvalidInput, match="sessionId"):
-        stream.tell(OPEN)
+        stream.apply(OPEN)
     stream.push(Fact(Scope("se_1"), SessionCreated("pr_2", "default", "bob")))
     assert stream.now.owner == "pr_1"
 
@@ -70,7 +70,7 @@ def test_only_a_session_that_exists_is_described() -> None:
 
 def test_description_changes_what_it_names_and_nothing_else() -> None:
     stream = Stream(OPEN, RelabelSession(SessionUpdated(title="boats", labels={"a": "1"})))
-    stream.tell(RelabelSession(SessionUpdated(labels={"b": "2"})))
+    stream.apply(RelabelSession(SessionUpdated(labels={"b": "2"})))
     assert (stream.now.title, stream.now.labels) == ("boats", {"a": "1", "b": "2"})
 
 
@@ -85,7 +85,7 @@ def test_session_counts_all_its_threads_and_lists_the_newest() -> None:
 
 
 @pytest.mark.requirement("TEV-5")
-def test_session_knows_which_of_its_tasks_are_somebody_elses() -> None:
+def test_session_lists_its_tasks_that_were_given_to_another_owner() -> None:
     stream = Stream(OPEN)
 
     def update(task: str, **changed: JsonObject) -> None:

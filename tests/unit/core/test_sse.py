@@ -1,4 +1,4 @@
-"""The event parser: the rules of the format, and that the way the bytes are cut never matters."""
+"""The event parser: the rules of the format, in any chunking."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_any_cut_of_the_bytes_gives_the_same_events(content: bytes, data: st.Dat
 
 
 @given(st.lists(st.lists(st.text(alphabet="ab: {}é", max_size=8), min_size=1, max_size=4)))
-def test_what_was_written_line_by_line_is_read_back(events: list[list[str]]) -> None:
+def test_events_written_line_by_line_are_read_back(events: list[list[str]]) -> None:
     lines = [[line.encode() for line in event] for event in events]
     for newline in (b"\n", b"\r\n", b"\r"):
         stream = b"".join(

@@ -1,4 +1,4 @@
-"""What follows from a change of records is derived, so no write path can forget it."""
+"""Index changes are derived from changes of records, so no write path can forget them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_question_is_open_until_it_has_an_answer_and_is_always_news() -> None:
     assert not is_open(stream.now)
 
 
-def test_record_that_was_only_read_says_nothing() -> None:
+def test_unchanged_record_derives_no_index_changes() -> None:
     record = show(make_story().state)
     assert derive(record, record) == NOTHING
     assert not is_open(None)

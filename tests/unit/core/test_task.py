@@ -135,7 +135,7 @@ def test_every_pair_is_a_row_of_the_table_or_a_typed_refusal(
     assert row is not SAME or story.state.status is status
 
 
-def test_every_command_has_rows_and_every_status_stands_in_one() -> None:
+def test_every_command_and_every_status_is_in_the_table() -> None:
     assert {type(command) for command in ONE_OF_EACH} == set(TABLE)
     sources = {status for rows in TABLE.values() for status in rows}
     targets = {status for rows in TABLE.values() for row in rows.values() for status in row}
@@ -194,7 +194,7 @@ def test_an_event_that_is_contained_changes_nothing(commands: list[TaskCommand])
 
 
 @pytest.mark.requirement("GR-7", "A2A-10", "I4")
-def test_artifact_that_is_only_counted_has_an_edge_where_its_fact_says_so() -> None:
+def test_counted_artifact_has_an_edge_if_its_fact_is_linked() -> None:
     story = make_story(StartRun("run_1", STARTED))
     for number in range(KEPT_ARTIFACTS + 2):
         linked = True if number > KEPT_ARTIFACTS else None
@@ -212,7 +212,7 @@ def test_artifact_that_is_only_counted_has_an_edge_where_its_fact_says_so() -> N
 
 
 @pytest.mark.requirement("I5", "AP-4", "TR-7")
-def test_a_task_completes_only_when_each_of_the_three_facts_is_there() -> None:
+def test_a_task_completes_only_after_each_of_the_three_facts() -> None:
     complete = ONE_OF_EACH[17]
     story = make_story(StartRun("run_1", STARTED))
     with pytest.raises(UnsupportedOperation, match="the agent has not ended the run"):
@@ -257,7 +257,7 @@ def test_a_terminal_task_is_frozen(status: Status) -> None:
 
 @pytest.mark.requirement("EXT-11")
 @pytest.mark.parametrize("status", sorted(TERMINAL))
-def test_a_task_that_is_rolled_back_is_marked_once_and_lives_no_more(status: Status) -> None:
+def test_a_rolled_back_task_is_marked_once_and_not_retried(status: Status) -> None:
     story = reach(status)
     assert story.state is not None
     before = story.state
@@ -291,7 +291,7 @@ def test_an_ended_task_lives_again_only_by_a_wish_and_under_an_id_of_which_no_en
     assert (again.ended_at, again.last_error, again.asked_by) == (None, None, "owner")
 
 
-def test_a_wish_to_cancel_sticks_whatever_the_peer_says() -> None:
+def test_a_requested_cancel_stays_whatever_the_agent_reports() -> None:
     story = make_story(StartRun("run_1", STARTED), ONE_OF_EACH[21])
     story.tell(ObserveStatus(Status.RUNNING, RunStatus(native_status="TASK_STATE_WORKING"), "s_1"))
     with pytest.raises(UnsupportedOperation):
@@ -346,7 +346,7 @@ def test_words_of_a_peer_change_no_status() -> None:
 
 
 @pytest.mark.requirement("A2A-7", "ST-20", "ST-21")
-def test_a_word_that_nobody_knows_is_kept_and_never_guessed() -> None:
+def test_an_unknown_native_status_is_kept() -> None:
     state = reach(Status.UNKNOWN).state
     assert state is not None
     assert state.attempts[-1].native_status == "TASK_STATE_ODD"
@@ -363,7 +363,7 @@ def test_an_event_of_a_newer_schema_marks_the_record_stale() -> None:
     assert state.status is Status.RUNNING
 
 
-def test_a_task_is_created_once_and_only_what_exists_is_told_things() -> None:
+def test_a_task_is_created_once_and_commands_need_an_existing_task() -> None:
     story = make_story()
     with pytest.raises(InvalidInput, match="taskId"):
         story.tell(BeginTask(SCOPE, CREATED))

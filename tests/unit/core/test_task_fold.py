@@ -54,7 +54,7 @@ def test_names_that_a_peer_gives_are_kept_with_and_without_a_frame() -> None:
 
 
 @pytest.mark.requirement("A2A-3")
-def test_last_frame_of_a_run_may_be_the_one_that_names_the_task() -> None:
+def test_last_frame_of_a_run_may_name_the_remote_task() -> None:
     story = running()
     verifying = RunStatus(native_status="TASK_STATE_COMPLETED", remote_task_id="rt-1")
     story.tell(EndRun("TASK_STATE_COMPLETED", None, verifying, "step_1"))

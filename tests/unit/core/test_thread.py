@@ -1,4 +1,4 @@
-"""The thread machine: one context for ever, its turns in order, and what each peer is told (ID-3, A2A-4)."""
+"""The thread machine: one context for ever, its turns in order, and what each agent gets (ID-3, A2A-4)."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class Stream:
         self.state: ThreadRecord | None = None
         self.events: list[Event] = []
         for command in commands:
-            self.tell(command)
+            self.apply(command)
 
-    def tell(self, command: ThreadCommand) -> list[Fact]:
+    def apply(self, command: ThreadCommand) -> list[Fact]:
         facts = decide(self.state, command)
         for fact in facts:
             self.push(fact)
@@ -96,9 +96,9 @@ COMMANDS: st.SearchStrategy[ThreadCommand] = st.one_of(
 def test_turns_sit_on_their_thread_in_order() -> None:
     stream = Stream(OPEN, submit("turn_1"), submit("turn_2"))
     both = stream.now
-    stream.tell(EndTurn("turn_1", "task_1", DONE))
+    stream.apply(EndTurn("turn_1", "task_1", DONE))
     one = stream.now
-    stream.tell(FailTurn("turn_2", "task_1", FAILURE))
+    stream.apply(FailTurn("turn_2", "task_1", FAILURE))
     none = stream.now
     assert [len(state.active_turns) for state in (both, one, none)] == [2, 1, 0]
     assert [state.status for state in (both, one, none)] == ["running", "running", "idle"]
@@ -114,24 +114,24 @@ def test_context_cannot_be_attached_to_another_session() -> None:
     stream = Stream(OPEN)
     before = stream.now
     with pytest.raises(InvalidInput, match="sessionId"):
-        stream.tell(submit("turn_1", "se_2"))
+        stream.apply(submit("turn_1", "se_2"))
     with pytest.raises(InvalidInput, match="contextId"):
-        stream.tell(OpenThread("se_2", "th_1", OPEN.started))
+        stream.apply(OpenThread("se_2", "th_1", OPEN.started))
     assert stream.now == before
 
 
 def test_turn_that_has_its_answer_is_ended_once() -> None:
     stream = Stream(OPEN, submit("turn_1"), EndTurn("turn_1", "task_1", DONE))
-    assert stream.tell(EndTurn("turn_1", "task_1", DONE)) == []
-    assert stream.tell(FailTurn("turn_1", "task_1", FAILURE)) == []
+    assert stream.apply(EndTurn("turn_1", "task_1", DONE)) == []
+    assert stream.apply(FailTurn("turn_1", "task_1", FAILURE)) == []
     assert stream.now.last_outcome == "completed"
 
 
 @pytest.mark.requirement("EVC-8")
-def test_tools_of_a_turn_are_said_where_they_are_not_those_of_the_turn_before() -> None:
+def test_tools_of_a_turn_are_recorded_only_if_they_changed() -> None:
     stream = Stream(OPEN, submit("turn_1"))
     resolved = [None, HELD_BACK, HELD_BACK, OTHERWISE, None, None]
-    told = [[fact.payload for fact in stream.tell(resolve(one))] for one in resolved]
+    told = [[fact.payload for fact in stream.apply(resolve(one))] for one in resolved]
     free = ToolCatalogResolved("ada")
     assert told == [[], [HELD_BACK], [], [OTHERWISE], [free], []]
 
@@ -143,7 +143,7 @@ def test_thread_that_does_not_exist_takes_nothing() -> None:
 
 
 @pytest.mark.requirement("A2A-4")
-def test_each_peer_has_the_context_that_it_was_told_last() -> None:
+def test_each_agent_has_its_latest_context() -> None:
     stream = Stream(OPEN, submit("turn_1"))
     scope = Scope("se_1", "th_1", "turn_1", "task_1", "run_1")
     stream.push(Fact(scope, STARTED))
@@ -170,7 +170,7 @@ def test_random_life_follows_the_table_and_replays_to_the_same_bytes(
     for command in commands:
         before = stream.now
         try:
-            stream.tell(command)
+            stream.apply(command)
         except CallerError:
             assert stream.now == before
             continue
@@ -198,19 +198,19 @@ CLOSE = CloseContext(
 def test_a_context_that_is_closed_is_followed_by_another_one() -> None:
     stream = Stream(replace(OPEN, thread_id=_OPENED), submit("turn_1"))
     with pytest.raises(NotFound):
-        stream.tell(CLOSE)
+        stream.apply(CLOSE)
     stream.push(Fact(Scope("se_1", _OPENED, "turn_1", "task_1", "run_1"), STARTED))
     told = stream.now.remotes["echo"]
-    (fact,) = stream.tell(CLOSE)
-    assert fact.scope.thread_id == "th_0"  # whose child it is, and not where it stands
+    (fact,) = stream.apply(CLOSE)
+    assert fact.scope.thread_id == "th_0"  # the scope of the parent, given in the command
     assert stream.now.remotes == {}
     assert stream.now.closed is not None
     (closed,) = stream.now.closed
     assert (closed.peer, closed.number, closed.native_id) == ("echo", 1, told)
-    assert stream.tell(CLOSE) == []
+    assert stream.apply(CLOSE) == []
     assert name_current(stream.now, "echo").number == 2
     with pytest.raises(NotFound):
-        stream.tell(replace(CLOSE, name=SubagentName(_OPENED, "echo", 2)))
+        stream.apply(replace(CLOSE, name=SubagentName(_OPENED, "echo", 2)))
     assert from_bytes(ThreadRecord, to_bytes(stream.now)) == stream.now
 
 
@@ -220,7 +220,7 @@ def test_no_text_but_an_id_names_a_subagent(text: str) -> None:
 
 
 @pytest.mark.parametrize("peer", ["echo", "a-b_c", "echo/acme", "echo/a~1~b.c"])
-def test_an_id_of_a_subagent_says_thread_agent_and_number(peer: str) -> None:
+def test_an_id_of_a_subagent_contains_thread_agent_and_number(peer: str) -> None:
     name = SubagentName("th_" + "01" + "0" * 26, peer, 12)
     assert parse_subagent(str(name)) == name
     assert "/" not in str(name)

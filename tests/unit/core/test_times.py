@@ -1,4 +1,4 @@
-"""Milliseconds and RFC 3339 text say the same."""
+"""Milliseconds and RFC 3339 text convert to each other."""
 
 import re
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Traces of callers: what is read as one, and what is passed on."""
+"""Traces of callers: what is read as one, and what is propagated."""
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,7 @@ def test_trace_of_a_caller_is_read_and_written_as_it_was() -> None:
         f"{PARENT}\r\nX-Evil: 1",
     ],
 )
-def test_what_is_no_trace_is_none(parent: str | None) -> None:
+def test_invalid_trace_parent_is_ignored(parent: str | None) -> None:
     assert read_trace(parent, "vendor=1") is None
 
 
@@ -61,7 +61,7 @@ def test_state_that_cannot_travel_is_dropped_and_the_trace_stays(state: str) -> 
 
 
 @given(st.integers(0, 2**SPAN_BITS - 1))
-def test_span_of_ours_is_one_that_everybody_reads(drawn: int) -> None:
+def test_own_span_is_a_valid_trace_parent(drawn: int) -> None:
     ours = Trace(TRACE, SPAN, "00", "v=1").descend(drawn)
     assert read_trace(ours.parent, ours.state) == ours
     assert (ours.trace_id, ours.flags, ours.state) == (TRACE, "00", "v=1")

@@ -1,4 +1,4 @@
-"""Threads that go back: what they know then is what the turns that stand have told, and nothing else (PRS-5)."""
+"""Rolled-back threads: their state is that of the remaining turns, and nothing else (PRS-5)."""
 
 from __future__ import annotations
 
@@ -69,24 +69,24 @@ def artifact(number: int, name: str, version: int) -> ArtifactChanged:
 
 @dataclass(slots=True)
 class Conversation:
-    """A session with one thread that goes back and forth, and another one beside it."""
+    """A session with one thread that is rolled back and continued, and another one."""
 
     events: list[Event] = field(default_factory=list[Event])
     state: ThreadRecord | None = None
     said: list[tuple[str, Said]] = field(default_factory=list[tuple[str, Said]])
-    """By task, what was said to the thread: told again to another thread, it comes to the same."""
+    """By task, the events of the thread: replayed for another thread, they give the same state."""
     turns: dict[str, str] = field(default_factory=dict[str, str])
     """Task by turn."""
     gone: set[str] = field(default_factory=set[str])
-    """Turns that do not stand."""
+    """Turns that are rolled back."""
     contexts: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """By task, the contexts in which an agent was told of it."""
+    """By task, the contexts in which an agent received it."""
     count: int = 0
 
     def __post_init__(self) -> None:
         beside = ThreadStarted("ctx_2", "pr_1", "default", "ada")
         self.push(Fact(Scope("se_1", "th_2"), beside))
-        self.tell("", OPEN)
+        self.apply("", OPEN)
 
     def push(self, fact: Fact) -> None:
         place = len(self.events) + 1
@@ -95,7 +95,7 @@ class Conversation:
         if fact.scope.thread_id == "th_1":
             self.state = evolve(self.state, event)
 
-    def tell(self, task: str, said: Said) -> None:
+    def apply(self, task: str, said: Said) -> None:
         facts = [said] if isinstance(said, Fact) else decide(self.state, said)
         self.said.append((task, said))
         for fact in facts:
@@ -115,28 +115,28 @@ class Conversation:
         task = task or f"task_{self.count}"
         self.turns[turn] = task
         message = TurnSubmitted(f"m-{turn}", peer, "a2a", "hi")
-        self.tell(task, SubmitMessage("se_1", turn, task, message))
+        self.apply(task, SubmitMessage("se_1", turn, task, message))
         catalog = ToolCatalogResolved("ada", digest=f"sha256:{tools}") if tools else None
-        self.tell(task, ResolveTools(self.scope(turn), "ada", catalog))
+        self.apply(task, ResolveTools(self.scope(turn), "ada", catalog))
         context = self.now.remotes.get(peer, f"rctx_{self.count}")
         self.contexts.setdefault(task, set()).add(context)
         worker = change(STARTED.worker, peer=peer)
         started: TaskAttemptStarted = change(STARTED, worker=worker, remote_context_id=context)
-        self.tell(task, Fact(self.scope(turn), started))
+        self.apply(task, Fact(self.scope(turn), started))
         return turn
 
     def produce(self, turn: str, name: str) -> None:
         known = self.now.artifacts.get(name)
         made = artifact(len(self.events), name, known.version + 1 if known else 1)
-        self.tell(self.turns[turn], Fact(self.scope(turn), made))
+        self.apply(self.turns[turn], Fact(self.scope(turn), made))
 
     def end(self, turn: str, outcome: str = "completed") -> None:
         task = self.turns[turn]
-        self.tell(task, EndTurn(turn, task, TurnCompleted("task", outcome)))
+        self.apply(task, EndTurn(turn, task, TurnCompleted("task", outcome)))
 
     def fail(self, turn: str, *, refused: bool) -> None:
         task, error = self.turns[turn], ErrorDetail(f"e-{turn}", ErrorCategory.PEER, "it broke")
-        self.tell(task, FailTurn(turn, task, error, refused=refused))
+        self.apply(task, FailTurn(turn, task, error, refused=refused))
 
     def read(self) -> TurnHistory:
         history = TurnHistory("th_1")
@@ -174,16 +174,16 @@ class Conversation:
         completed = CompactionCompleted(
             name, f"se_1@{covers}", "0" * 64, covers + 1, to_turn=turn, summarized_by="ada"
         )
-        self.tell(self.turns[turn], Compact(started, completed, summary))
+        self.apply(self.turns[turn], Compact(started, completed, summary))
         return CompactedTurns(name, turn, covers, summary, "ada")
 
-    def tell_what_stands(self) -> ThreadState:
-        """What a thread comes to that was never told of what is gone."""
+    def replay_remaining(self) -> ThreadState:
+        """The state of a thread that never had the rolled-back turns."""
         gone = {self.turns[turn] for turn in self.gone}
         other = Conversation()
         for task, said in self.said[1:]:
             if task not in gone:
-                other.tell(task, said)
+                other.apply(task, said)
         return read_state(other.now)
 
 
@@ -207,7 +207,7 @@ def play(acts: list[Act]) -> Conversation:
                 peer, theirs = PEERS[number % len(PEERS)], f"theirs-{len(talk.events)}"
                 talk.contexts[talk.turns[turn]].add(theirs)
                 moved = ThreadUpdated(peer=peer, remote_context_id=theirs)
-                talk.tell(talk.turns[turn], Fact(talk.scope(turn), moved))
+                talk.apply(talk.turns[turn], Fact(talk.scope(turn), moved))
             case "sum" if talk.turns:
                 try_to_sum_up(talk, [*talk.turns][number % len(talk.turns)])
             case "back" if talk.turns:
@@ -232,7 +232,7 @@ def try_to_go_back(talk: Conversation, turn: str) -> None:
         return
     assert allowed
     assert list(turns) == behind
-    assert read_state(talk.now) == state == talk.tell_what_stands()
+    assert read_state(talk.now) == state == talk.replay_remaining()
 
 
 def try_to_sum_up(talk: Conversation, turn: str) -> None:
@@ -261,13 +261,13 @@ def try_to_sum_up(talk: Conversation, turn: str) -> None:
 
 @given(acts=st.lists(ACTS, max_size=40))
 @pytest.mark.requirement("PRS-5", "EXT-11")
-def test_a_thread_knows_what_its_standing_turns_have_told_and_nothing_else(
+def test_a_thread_keeps_only_the_state_of_turns_that_are_not_rolled_back(
     acts: list[Act],
 ) -> None:
     talk = play(acts)
-    assert read_state(talk.now) == talk.tell_what_stands()
+    assert read_state(talk.now) == talk.replay_remaining()
     assert talk.now.turns == len(talk.turns) - len(talk.gone)
-    # Nothing that an agent was told of what is gone is in a context that is told to it again.
+    # No context with rolled-back turns is used for an agent again.
     gone = {talk.turns[turn] for turn in talk.gone}
     known = {context for task in gone for context in talk.contexts[task]}
     assert not known & set(talk.now.remotes.values())
@@ -290,7 +290,7 @@ def one_after_the_other(count: int) -> tuple[Conversation, list[ThreadState]]:
 
 
 @pytest.mark.requirement("PRS-5", "EXT-11")
-def test_the_state_at_a_boundary_is_the_one_that_it_was_then() -> None:
+def test_a_rollback_restores_the_state_at_its_boundary() -> None:
     talk, states = one_after_the_other(5)
     for number in (3, 1):
         talk.go_back(f"turn_{number}")
@@ -304,7 +304,7 @@ def test_the_state_at_a_boundary_is_the_one_that_it_was_then() -> None:
 
 
 @pytest.mark.requirement("PRS-5", "A2A-4")
-def test_agents_that_were_told_of_what_is_left_behind_are_met_in_another_context() -> None:
+def test_agents_of_rolled_back_turns_get_a_new_context() -> None:
     talk, _ = one_after_the_other(3)
     first, other, third = (talk.now.remotes[peer] for peer in PEERS)
     talk.go_back("turn_2")
@@ -314,7 +314,7 @@ def test_agents_that_were_told_of_what_is_left_behind_are_met_in_another_context
 
 
 @pytest.mark.requirement("PRS-5", "EXT-11")
-def test_what_is_no_boundary_is_refused_by_name_of_the_field() -> None:
+def test_invalid_rollback_boundary_is_refused_and_names_the_field() -> None:
     talk, _ = one_after_the_other(3)
     talk.go_back("turn_2")
     open_task = talk.begin(0, 0)
@@ -336,7 +336,7 @@ def test_what_is_no_boundary_is_refused_by_name_of_the_field() -> None:
 
 
 @pytest.mark.requirement("EVC-13", "PRS-5")
-def test_summaries_of_what_is_left_behind_stand_no_more_and_older_ones_come_back() -> None:
+def test_a_rollback_drops_later_summaries_and_restores_older_ones() -> None:
     talk, _ = one_after_the_other(KEPT_COMPACTIONS + 4)
     made = [talk.sum_up(f"turn_{n}") for n in range(1, KEPT_COMPACTIONS + 4)]
     assert talk.now.compactions == tuple(made[-KEPT_COMPACTIONS:])

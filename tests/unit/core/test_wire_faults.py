@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words of ours, and the member that was meant."""
+"""Errors of a request in the gateway's own words, with the member that was meant."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_command_of_the_api_suggests_the_member_that_was_meant() -> None:
     assert str(refused.value) == "decisionId: is required; is 'decisonId' meant?"
 
 
-def test_no_word_of_a_library_stands_in_the_table() -> None:
+def test_no_message_in_the_table_has_words_of_a_library() -> None:
     for sentence in (*wire_faults.PLAIN.values(), *wire_faults.WITH_VALUES.values()):
         assert not FOREIGN.search(sentence), sentence
 

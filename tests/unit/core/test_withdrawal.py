@@ -1,4 +1,4 @@
-"""Why an open question leaves a device: each right that it may lose, and what it keeps."""
+"""Why an open question is withdrawn from a device: each right that it may lose, and what it keeps."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_a_right_that_is_lost_takes_what_it_showed_or_let_answer(
     assert find_withdrawal(record, replace(ADA, scopes=before), replace(ADA, scopes=now)) == why
 
 
-def test_an_agent_is_told_of_nothing_that_it_loses() -> None:
+def test_an_agent_gets_no_withdrawal() -> None:
     agent = replace(ADA, kind="agent")
     assert find_withdrawal(Stream().open(), agent, replace(agent, scopes=frozenset())) is None
 
 
-def test_a_device_that_is_paired_no_more_loses_what_was_for_paired_ones_alone() -> None:
+def test_an_unpaired_device_loses_questions_for_paired_devices() -> None:
     key = replace(BOB, paired=False)
     paired = Stream().open(make_request(audience=(AudienceStep(("bob",), 0, devices="paired"),)))
     anywhere = Stream().open(make_request(audience=(AudienceStep(("bob",), 0),)))
@@ -59,7 +59,7 @@ def test_a_device_that_is_paired_no_more_loses_what_was_for_paired_ones_alone() 
     assert find_withdrawal(anywhere, BOB, replace(key, scopes=frozenset())) == "scope"
 
 
-def test_who_is_among_those_asked_no_more_is_told_so_and_others_are_told_nothing() -> None:
+def test_a_withdrawal_goes_only_to_approvers_that_lost_the_question() -> None:
     record = Stream().open(make_request(audience=(AudienceStep(("bob",), 0),)))
     assert find_withdrawal(record, BOB, replace(BOB, id="cleo")) == "audience"
     assert (

@@ -1,4 +1,4 @@
-"""A run without a driver: frames of a peer go in, and facts come out as a store would number them.
+"""A run without a driver: takes frames of an agent, and returns facts numbered as a store would.
 
 Every batch is composed and held against a fold with real sequences, so each test of a frame is also one of I4.
 """
@@ -78,7 +78,7 @@ class Pump:
         decision.add(tasks.decide(self._task(decision), StartRun(RUN, STARTED)))
         self._store(decision)
 
-    def hear(self, *results: JsonObject) -> list[Event]:
+    def receive(self, *results: JsonObject) -> list[Event]:
         """Takes the frames in one decision; the new events."""
         decision = self._begin(self.held)
         spill = BlobOverflow()
@@ -89,19 +89,19 @@ class Pump:
         self.context.names_foreign |= step.names_foreign
         return self._store(decision) if decision.events else []
 
-    def hear_each(self, *results: JsonObject) -> list[Event]:
+    def receive_each(self, *results: JsonObject) -> list[Event]:
         """Takes the frames in a decision each."""
-        return [event for result in results for event in self.hear(result)]
+        return [event for result in results for event in self.receive(result)]
 
-    def want_cancel(self) -> None:
-        """Somebody wants the task stopped."""
+    def request_cancel(self) -> None:
+        """Requests the cancel of the task."""
         decision = self._begin(self.held)
         requested = TaskCancelRequested("ada", "user", "active_run")
         decision.add(tasks.decide(self._task(decision), RequestCancel(requested)))
         self._store(decision)
 
     def add(self, fact: Fact) -> None:
-        """Stores a fact of somebody else."""
+        """Stores a fact of another writer."""
         decision = self._begin(self.held)
         decision.add([fact])
         self._store(decision)
@@ -214,7 +214,7 @@ def message(text: str, **members: Json) -> JsonObject:
 def make_running() -> Pump:
     """A run whose peer works."""
     pump = Pump()
-    pump.hear(task("SUBMITTED"))
-    pump.hear(status("WORKING"))
+    pump.receive(task("SUBMITTED"))
+    pump.receive(status("WORKING"))
     assert pump.record.status is Status.RUNNING
     return pump

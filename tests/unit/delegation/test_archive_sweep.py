@@ -1,4 +1,4 @@
-"""When sessions leave: how long they stay as memory gets low, and how small a segment may be."""
+"""When sessions are archived: how long they stay as memory gets low, and how small a segment may be."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOME = Shard(5)
 
 @dataclass
 class Memory:
-    """A store of so many per cent."""
+    """A store that is full to this percentage."""
 
     percent: int
     fullness: Fullness = Fullness.NORMAL
@@ -140,7 +140,7 @@ def test_sessions_stay_the_shorter_the_fuller_memory_is(
     assert short.find_terms().keep_ms == 5_000
 
 
-async def test_what_never_leaves_is_not_looked_for() -> None:
+async def test_no_session_is_archived_without_a_retention_time() -> None:
     sessions = Sessions([48 * HOUR_MS], fails=True)
     sweep, _ = make(sessions, keep_ms=None)
     assert await sweep.sweep() == 0
@@ -184,7 +184,7 @@ async def test_a_store_that_keeps_all_but_one_agent_looks_for_that_one(
         looking.cancel()
 
 
-async def test_a_look_follows_soon_on_one_that_had_much_to_write(
+async def test_a_sweep_follows_soon_on_one_that_archived_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(archive_sweep, "_SOONEST_S", 0.01)
@@ -222,7 +222,7 @@ async def test_few_sessions_of_many_shards_leave_in_one_object_once_their_time_h
     assert (await sweep.sweep(), len(sessions.asked)) == (0, 1)
 
 
-async def test_what_could_not_leave_is_asked_again() -> None:
+async def test_session_that_could_not_be_archived_is_tried_again() -> None:
     day = 24 * HOUR_MS
     ages_ms = [day + HOUR_MS + number for number in range(1, 4)]
     sessions = Sessions(ages_ms, stays=[f"se_{ages_ms[1]}"])

@@ -1,4 +1,4 @@
-"""Chunks of artifacts, in any order and any grouping: each version that is told is what the agent had sent by then."""
+"""Chunks of artifacts, in any order and grouping: each recorded version is what the agent had sent by that time."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Model:
             told.append(sha256)
 
 
-def told_of(events: list[Event]) -> dict[str, list[ArtifactChanged]]:
-    """The artifacts that were told, by the agent's id."""
+def list_recorded(events: list[Event]) -> dict[str, list[ArtifactChanged]]:
+    """The recorded artifacts, by the agent's id."""
     found: dict[str, list[ArtifactChanged]] = {}
     for event in events:
         changed = event.fact.payload
@@ -78,7 +78,7 @@ def told_of(events: list[Event]) -> dict[str, list[ArtifactChanged]]:
 
 @pytest.mark.requirement("EVC-14", "A2A-10")
 @given(chunks=CHUNKS, cuts=st.lists(st.integers(1, 5), max_size=20), ends=st.booleans())
-def test_each_version_is_told_once_with_the_hash_of_what_was_joined(
+def test_each_version_is_recorded_once_with_the_hash_of_the_joined_chunks(
     chunks: list[Chunk], cuts: list[int], *, ends: bool
 ) -> None:
     pump, model = make_running(), Model()
@@ -88,12 +88,12 @@ def test_each_version_is_told_once_with_the_hash_of_what_was_joined(
     events: list[Event] = []
     while frames:
         size = cuts.pop() if cuts else len(frames)
-        events += pump.hear(*frames[:size])
+        events += pump.receive(*frames[:size])
         del frames[:size]
     if ends:
         model.end()
-        events += pump.hear(status("COMPLETED", at=9))
-    told = told_of(events)
+        events += pump.receive(status("COMPLETED", at=9))
+    told = list_recorded(events)
     assert {name: [one.sha256 for one in all_] for name, all_ in told.items()} == model.told
     for versions in told.values():
         numbers = [one.version for one in versions]
@@ -111,9 +111,9 @@ def test_names_of_an_agent_that_are_contents_do_not_swell_records() -> None:
     long = "n" * 50_000
     frame = artifact("x", name=long)
     cast("JsonObject", cast("JsonObject", frame["artifactUpdate"])["artifact"])["name"] = long
-    pump.hear(frame)
+    pump.receive(frame)
     again = artifact("y", name=long, append=True)
-    (changed,) = told_of(pump.hear(again)).values()
+    (changed,) = list_recorded(pump.receive(again)).values()
     assert [one.version for one in changed] == [2]
     assert len(write_snapshot(pump.record)) < 4_096
     assert len(write_snapshot(pump.thread)) < 2_048

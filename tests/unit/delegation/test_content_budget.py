@@ -1,4 +1,4 @@
-"""What runs hold of their tasks: beyond a bound they grow one after another, and none waits for ever."""
+"""Memory held by runs for their tasks: beyond a bound they grow one after another, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def begin_to_wait(room: ContentBudget, content: HeldContent) -> asyncio.Ta
     return waiting
 
 
-def test_what_is_small_is_not_counted(room: ContentBudget) -> None:
+def test_small_content_is_not_counted(room: ContentBudget) -> None:
     hold(room, "ada", 90)
     small = HeldContent("ada")
     room.grow(small, SMALL_BYTES)
@@ -78,7 +78,7 @@ async def test_beyond_the_share_of_a_caller_its_largest_run_goes_on_and_the_othe
     assert room.held == 50 * MB
 
 
-async def test_the_largest_one_that_waits_is_next(room: ContentBudget) -> None:
+async def test_the_largest_waiting_answer_is_next(room: ContentBudget) -> None:
     first, middle, least = (hold(room, "ada", megabytes) for megabytes in (60, 56, 52))
     assert room.may_grow(first)
     waiting = [await begin_to_wait(room, one) for one in (least, middle)]
@@ -89,9 +89,7 @@ async def test_the_largest_one_that_waits_is_next(room: ContentBudget) -> None:
     await waiting[0]
 
 
-async def test_who_has_brought_nothing_for_a_while_gives_its_turn_away(
-    room: ContentBudget, clock: Clock
-) -> None:
+async def test_a_stalled_answer_loses_its_turn(room: ContentBudget, clock: Clock) -> None:
     paused, other = hold(room, "ada", 40), hold(room, "ada", 20)
     assert room.may_grow(paused), "it has the turn from now on"
     clock.now_s += PAUSE_S - 1

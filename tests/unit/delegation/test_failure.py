@@ -1,4 +1,4 @@
-"""Why a peer did not take a message: a typed error for the caller, the same for the record, nothing of the peer."""
+"""Why an agent refused a message: a typed error for the caller and the record, without text of the agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_refusal_names_our_ids_where_the_peer_named_its_own() -> None:
 
 
 @pytest.mark.requirement("A2A-12")
-def test_text_with_an_id_that_nobody_knows_is_replaced_as_a_whole() -> None:
+def test_text_with_an_unknown_id_is_replaced_as_a_whole() -> None:
     pump = Pump()
     told = explain(RefusedByPeer(-32001, "no 8f14e45fceea167a here"), pump.context, pump.record)
     assert "8f14e45f" not in str(told.error)
@@ -52,7 +52,7 @@ def test_callers_own_message_id_may_be_read_again() -> None:
         (RefusedByPeer(-32603, "HTTP 401", 401, is_bare=True), PeerRefused, ErrorCategory.PEER),
     ],
 )
-def test_error_that_is_recorded_is_the_one_that_is_raised_again_later(
+def test_recorded_error_is_raised_again_as_the_same_error(
     outcome: Unreached | Malformed | RefusedByPeer,
     error: type[PeerUnavailable | InvalidAgentResponse | PeerRefused],
     category: ErrorCategory,

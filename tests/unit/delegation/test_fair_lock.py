@@ -1,4 +1,4 @@
-"""The lock of a run: one at a time and in order, whoever is cancelled in line."""
+"""The lock of a run: one holder at a time and in order, whichever waiter is cancelled."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ WITHIN_S = 10.0
 
 
 async def play(cancelled: Sequence[tuple[int, int]]) -> list[int]:
-    """Eight ask for it; ``cancelled`` says who is cancelled at which pass of the loop. Returns who had it."""
+    """Eight tasks wait for it; ``cancelled`` names those cancelled at each pass of the loop. Returns the holders."""
     lock, had, inside = FairLock(), list[int](), 0
 
     async def work(number: int) -> None:
@@ -48,7 +48,7 @@ def test_one_has_it_at_a_time_and_in_order(cancelled: list[tuple[int, int]]) -> 
 
 
 @pytest.mark.anyio
-async def test_it_is_free_again_when_nobody_wants_it() -> None:
+async def test_a_released_lock_is_free_if_no_task_waits() -> None:
     lock = FairLock()
     for _ in range(2):
         async with asyncio.timeout(WITHIN_S):

@@ -1,4 +1,4 @@
-"""Which rung comes next, and when (A2A-6)."""
+"""Which follow strategy comes next, and when (A2A-6)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_peer_that_is_back_is_subscribed_to_at_once() -> None:
     assert run.subscribes(parked=False)
 
 
-def test_pauses_grow_to_their_limit_and_begin_anew_with_any_change() -> None:
+def test_pauses_grow_to_their_limit_and_are_reset_by_any_change() -> None:
     run = ladder()
     pauses = [run.rest(0.5, changed=False, parked=False) for _ in range(7)]
     assert pauses == [1, 2, 4, 8, 16, 30, 30]

@@ -1,4 +1,4 @@
-"""When what was forgotten is looked for again, by whom, and what becomes of a look that fails."""
+"""When a deletion is resumed, by which instance, and what happens after a failed sweep."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_only_a_new_epoch_of_any_shard_has_all_of_a_week_looked_at_again()
     assert resuming.calls[2] == now_ms - WEEK_MS
 
 
-async def test_whoever_has_no_duty_looks_at_nothing() -> None:
+async def test_an_instance_without_shards_sweeps_nothing() -> None:
     resuming = Resuming()
     assert await make_sweep(resuming, {}, frozenset()).sweep() == 0
     assert not resuming.calls

@@ -1,4 +1,4 @@
-"""When inboxes are looked through, by whom, and what becomes of a look that fails."""
+"""When inboxes are trimmed, by which instance, and what happens after a failed sweep."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_look_that_fails_is_followed_by_another(fault: Exception) -> Non
     running.cancel()
 
 
-async def test_without_a_time_nobody_looks() -> None:
+async def test_without_a_retention_no_inbox_is_trimmed() -> None:
     inboxes = Inboxes()
     async with asyncio.timeout(5):
         await make_sweep(inboxes).run()

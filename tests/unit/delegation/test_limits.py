@@ -69,7 +69,7 @@ def test_idle_limit_counts_from_the_last_news_and_not_from_a_sign_of_life() -> N
     assert find_end(alive, "idle", BEGUN_MS) == BEGUN_MS + 7_000
 
 
-def test_idle_limit_does_not_run_while_somebody_else_is_waited_for() -> None:
+def test_idle_limit_does_not_run_while_the_task_waits() -> None:
     waiting = task(Status.WAITING_INPUT)
     assert find_end(waiting, "idle", BEGUN_MS + 90_000) == BEGUN_MS + 95_000
     back = task(Status.RUNNING, at_ms=90_000)
@@ -81,6 +81,6 @@ def test_task_without_a_run_or_a_limit_has_no_end() -> None:
     assert find_end(task(retry_policy=RetryPolicy()), "idle", 0) is None
 
 
-def test_caller_is_told_which_limit_it_was() -> None:
+def test_the_message_names_the_limit() -> None:
     assert explain_limit(task(), "total") == "the task took longer than 60 s"
     assert explain_limit(task(), "idle") == "the agent sent no update for 5 s"

@@ -1,4 +1,4 @@
-"""When segments are merged, how many at a look, and what becomes of a look that fails."""
+"""When segments are merged, how many per sweep, and what happens after a failed sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of a peer, one by one: what each means here, what callers see of it, and what no frame can do."""
+"""Frames of an agent, one by one: the meaning of each, what callers see of it, and what no frame can do."""
 
 from __future__ import annotations
 
@@ -65,11 +65,9 @@ def test_every_state_of_the_protocol_has_a_row_here() -> None:
 @pytest.mark.requirement("A2A-7", "ST-20", "ST-21")
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("first", [True, False], ids=["first frame", "later frame"])
-def test_each_state_of_a_peer_has_its_status_and_stays_as_it_was_said(
-    state: str, *, first: bool
-) -> None:
+def test_each_state_of_an_agent_has_a_status_and_is_kept(state: str, *, first: bool) -> None:
     pump = Pump() if first else make_running()
-    pump.hear(task(state) if first else status(state, at=9))
+    pump.receive(task(state) if first else status(state, at=9))
     record = pump.record
     assert record.status is STATES[state]
     assert record.attempts[-1].native_status == f"TASK_STATE_{state}"
@@ -85,7 +83,7 @@ def test_each_state_of_a_peer_has_its_status_and_stays_as_it_was_said(
 @pytest.mark.parametrize("state", STATES)
 def test_first_task_is_shown_in_our_ids_and_kept_in_the_peers(state: str) -> None:
     pump = Pump()
-    pump.hear(task(state))
+    pump.receive(task(state))
     (frame,) = pump.shown
     shown = cast("JsonObject", frame["task"])
     assert (shown["id"], shown["contextId"]) == (TASK.id, "ctx_1")
@@ -96,7 +94,7 @@ def test_first_task_is_shown_in_our_ids_and_kept_in_the_peers(state: str) -> Non
 
 def test_history_of_a_task_has_our_message_also_when_the_peer_keeps_none() -> None:
     pump = Pump()
-    pump.hear(task("SUBMITTED"))
+    pump.receive(task("SUBMITTED"))
     (frame,) = pump.shown
     history = cast("list[JsonObject]", cast("JsonObject", frame["task"])["history"])
     assert [item["messageId"] for item in history] == [OURS["messageId"]]
@@ -115,7 +113,7 @@ def test_chunks_are_one_artifact_with_the_hash_of_the_joined_parts(
         artifact(text, append=place > 0, last=place == len(texts) - 1)
         for place, text in enumerate(texts)
     ]
-    events = pump.hear(*frames) if together else pump.hear_each(*frames)
+    events = pump.receive(*frames) if together else pump.receive_each(*frames)
     (changed,) = artifacts_of(events)
     whole = {
         "artifactId": "a-1",
@@ -130,7 +128,7 @@ def test_chunks_are_one_artifact_with_the_hash_of_the_joined_parts(
 @pytest.mark.requirement("EVC-14")
 def test_artifact_whose_last_chunk_is_never_marked_is_whole_at_the_end() -> None:
     pump = make_running()
-    events = pump.hear_each(
+    events = pump.receive_each(
         artifact("one", last=False),
         artifact("two", append=True, last=False),
         status("COMPLETED", at=5),
@@ -143,10 +141,10 @@ def test_artifact_whose_last_chunk_is_never_marked_is_whole_at_the_end() -> None
 @pytest.mark.requirement("A2A-8")
 def test_artifact_that_is_sent_again_keeps_its_id_and_its_version_unless_it_changed() -> None:
     pump = make_running()
-    pump.hear_each(artifact("one"), artifact("two", name="a-2"))
+    pump.receive_each(artifact("one"), artifact("two", name="a-2"))
     before = {one.name_at_peer: one.artifact_id for one in pump.record.artifacts}
-    assert artifacts_of(pump.hear(artifact("one"))) == []
-    (changed,) = artifacts_of(pump.hear(artifact("other")))
+    assert artifacts_of(pump.receive(artifact("one"))) == []
+    (changed,) = artifacts_of(pump.receive(artifact("other")))
     assert (changed.artifact_id, changed.version) == (before["a-1"], 2)
     after = {one.name_at_peer: one.artifact_id for one in pump.record.artifacts}
     assert after == before
@@ -154,7 +152,7 @@ def test_artifact_that_is_sent_again_keeps_its_id_and_its_version_unless_it_chan
 
 def test_append_to_what_was_never_opened_opens_it_with_a_warning() -> None:
     pump = make_running()
-    events = pump.hear(artifact("out of the blue", append=True))
+    events = pump.receive(artifact("out of the blue", append=True))
     assert warnings_of(events) == ["unopened_artifact"]
     assert len(artifacts_of(events)) == 1
 
@@ -170,22 +168,22 @@ def test_updates_of_another_task_are_taken_as_of_this_one_and_noted_once(
     for frame in foreign:
         (update,) = frame.values()
         cast("JsonObject", update)["taskId"] = other
-    events = pump.hear(*foreign) if together else pump.hear_each(*foreign)
+    events = pump.receive(*foreign) if together else pump.receive_each(*foreign)
     assert warnings_of(events) == ["foreign_task_id"]
     assert len(artifacts_of(events)) == 2
     assert all(other not in str(frame) or other == TASK.id for frame in pump.shown)
 
 
-def test_updates_of_the_task_itself_are_noted_by_nobody() -> None:
+def test_updates_of_the_task_itself_record_no_warning() -> None:
     pump = make_running()
-    events = pump.hear(artifact("a"), status("WORKING", at=7), task("COMPLETED"))
+    events = pump.receive(artifact("a"), status("WORKING", at=7), task("COMPLETED"))
     assert warnings_of(events) == []
 
 
 @pytest.mark.requirement("LT-1", "LT-6")
 def test_bare_message_completes_the_turn_and_shows_no_task() -> None:
     pump = Pump()
-    pump.hear(message("good day", taskId=REMOTE))
+    pump.receive(message("good day", taskId=REMOTE))
     assert (pump.record.status, pump.record.family) == (Status.COMPLETED, "message")
     assert not pump.record.shown
     (frame,) = pump.shown
@@ -199,7 +197,7 @@ def test_bare_message_completes_the_turn_and_shows_no_task() -> None:
 @pytest.mark.requirement("LT-9", "A2A-9")
 def test_message_after_a_task_is_a_warning_and_a_status_message() -> None:
     pump = make_running()
-    events = pump.hear(message("by the way", taskId=REMOTE))
+    events = pump.receive(message("by the way", taskId=REMOTE))
     assert warnings_of(events) == ["message_after_task"]
     update = cast("JsonObject", pump.shown[-1]["statusUpdate"])
     told = cast("JsonObject", update["status"])
@@ -226,11 +224,11 @@ MALFORMED: list[JsonObject] = [
 def test_malformed_frame_is_one_warning_and_changes_nothing(frame: JsonObject) -> None:
     pump = make_running()
     before = pump.record
-    events = pump.hear(frame)
+    events = pump.receive(frame)
     assert warnings_of(events) == ["malformed_frame"]
     assert len(events) == 1
     assert pump.record == before
-    pump.hear(status("COMPLETED", at=5))
+    pump.receive(status("COMPLETED", at=5))
     assert pump.record.status is Status.COMPLETED
 
 
@@ -251,9 +249,9 @@ FRAMES = st.sampled_from(
 @given(frames=st.lists(FRAMES, max_size=6))
 def test_no_frame_after_the_end_changes_anything(end: str, frames: list[JsonObject]) -> None:
     pump = make_running()
-    pump.hear(status(end, at=5))
+    pump.receive(status(end, at=5))
     before, content, shown = pump.record, pump.context.content, len(pump.shown)
-    events = pump.hear_each(*frames)
+    events = pump.receive_each(*frames)
     assert pump.record == before
     assert pump.context.content == content
     assert len(pump.shown) == shown
@@ -269,9 +267,9 @@ def test_any_frames_in_any_order_keep_the_record_and_what_callers_see_in_step(
     pump = Pump()
     if together:
         for place in range(0, len(frames), 4):
-            pump.hear(*frames[place : place + 4])
+            pump.receive(*frames[place : place + 4])
     else:
-        pump.hear_each(*frames)
+        pump.receive_each(*frames)
     record = pump.record
     assert len(write_snapshot(record)) < 16 * 1024
     if record.status is Status.COMPLETED:
@@ -290,10 +288,10 @@ def _told(content: JsonObject | None) -> tuple[Json, Json]:
 
 def test_cancel_race_keeps_the_peers_word_and_its_artifacts_and_ends_cancelled() -> None:
     pump = make_running()
-    pump.want_cancel()
-    pump.hear_each(status("WORKING", "still at it", at=3), artifact("result"))
+    pump.request_cancel()
+    pump.receive_each(status("WORKING", "still at it", at=3), artifact("result"))
     assert pump.record.status is Status.CANCELLING
-    events = pump.hear(status("COMPLETED", "done", at=5))
+    events = pump.receive(status("COMPLETED", "done", at=5))
     record = pump.record
     assert record.status is Status.CANCELLED
     assert record.attempts[-1].native_status == "TASK_STATE_COMPLETED"
@@ -307,18 +305,18 @@ def test_cancel_race_keeps_the_peers_word_and_its_artifacts_and_ends_cancelled()
 @pytest.mark.parametrize("state", ["INPUT_REQUIRED", "AUTH_REQUIRED"])
 def test_peer_that_asks_while_it_should_stop_opens_nothing(state: str) -> None:
     pump = make_running()
-    pump.want_cancel()
-    pump.hear(status(state, "may I?", at=4))
+    pump.request_cancel()
+    pump.receive(status(state, "may I?", at=4))
     assert pump.record.status is Status.CANCELLING
     assert pump.actions == []
 
 
 @pytest.mark.requirement("A2A-4")
-def test_context_that_the_peer_puts_in_place_of_ours_is_learnt() -> None:
+def test_context_that_the_agent_chose_instead_is_stored() -> None:
     pump = Pump()
     frame = task("SUBMITTED")
     cast("JsonObject", frame["task"])["contextId"] = "context-of-the-peer"
-    pump.hear(frame)
+    pump.receive(frame)
     assert pump.record.attempts[-1].remote_context_id == "context-of-the-peer"
     assert pump.thread.remotes == {"echo": "context-of-the-peer"}
     assert "context-of-the-peer" not in str(pump.shown)
@@ -327,7 +325,7 @@ def test_context_that_the_peer_puts_in_place_of_ours_is_learnt() -> None:
 @pytest.mark.requirement("ID-7")
 def test_five_frames_are_five_steps_in_order() -> None:
     pump = Pump()
-    pump.hear_each(
+    pump.receive_each(
         task("SUBMITTED"),
         status("WORKING", "one", at=2),
         artifact("two"),
@@ -345,29 +343,29 @@ def test_five_frames_are_five_steps_in_order() -> None:
 @pytest.mark.requirement("EVC-5")
 def test_words_of_a_peer_are_status_and_no_artifact() -> None:
     pump = make_running()
-    events = pump.hear(status("WORKING", "half way", at=3))
+    events = pump.receive(status("WORKING", "half way", at=3))
     said = [e.fact.payload for e in events if isinstance(e.fact.payload, RunStatus)]
     assert [one.text for one in said] == ["half way"]
     assert pump.record.progress.summary == "half way"
     assert pump.record.artifacts == ()
 
 
-def test_whole_task_that_says_nothing_new_is_no_fact() -> None:
+def test_task_response_without_a_change_records_nothing() -> None:
     pump = make_running()
     again = task("WORKING")
     cast("JsonObject", cast("JsonObject", again["task"])["status"])["timestamp"] = (
         "2026-01-01T00:00:01.000Z"
     )
-    assert pump.hear(again) == []
+    assert pump.receive(again) == []
 
 
 @pytest.mark.requirement("A2A-8")
 def test_whole_task_after_a_gap_brings_only_what_was_missed() -> None:
     pump = make_running()
-    pump.hear(artifact("one", last=False))
+    pump.receive(artifact("one", last=False))
     parts: Json = [{"text": "one"}, {"text": "two"}]
     whole: Json = [{"artifactId": "a-1", "name": "result", "parts": parts}]
-    pump.hear(task("COMPLETED", artifacts=whole))
+    pump.receive(task("COMPLETED", artifacts=whole))
     pieces = [
         cast("JsonObject", cast("JsonObject", frame["artifactUpdate"])["artifact"])["parts"]
         for frame in pump.shown
@@ -378,7 +376,7 @@ def test_whole_task_after_a_gap_brings_only_what_was_missed() -> None:
 
 
 @pytest.mark.requirement("EVC-5", "PO-2")
-def test_status_of_a_peer_says_its_title_detail_phase_checkpoints_and_metadata() -> None:
+def test_status_of_an_agent_has_title_detail_phase_checkpoints_and_metadata() -> None:
     pump = make_running()
     metadata: JsonObject = {
         "title": "Building",
@@ -389,7 +387,7 @@ def test_status_of_a_peer_says_its_title_detail_phase_checkpoints_and_metadata()
     }
     frame = status("WORKING", at=3)
     cast("JsonObject", frame["statusUpdate"])["metadata"] = metadata
-    events = pump.hear(frame)
+    events = pump.receive(frame)
     (said,) = [e.fact.payload for e in events if isinstance(e.fact.payload, RunStatus)]
     assert (said.title, said.detail) == ("Building", "linking the last module")
     assert (said.phase, said.checkpoints) == ("linking", ("fetched", "compiled"))
@@ -405,22 +403,22 @@ def test_status_of_a_peer_says_its_title_detail_phase_checkpoints_and_metadata()
         {"title": "", "phase": "x" * 65, "checkpoints": [1, None]},
     ],
 )
-def test_what_cannot_be_read_of_a_status_is_left_in_its_metadata(metadata: JsonObject) -> None:
+def test_unreadable_members_of_a_status_stay_in_its_metadata(metadata: JsonObject) -> None:
     pump = make_running()
     frame = status("WORKING", "half way", at=3)
     cast("JsonObject", frame["statusUpdate"])["metadata"] = metadata
-    (said,) = [e.fact.payload for e in pump.hear(frame) if isinstance(e.fact.payload, RunStatus)]
+    (said,) = [e.fact.payload for e in pump.receive(frame) if isinstance(e.fact.payload, RunStatus)]
     assert (said.title, said.detail, said.phase, said.checkpoints) == (None, None, None, None)
     assert (said.text, said.metadata) == ("half way", metadata)
 
 
 @pytest.mark.requirement("EVC-5")
-def test_metadata_that_is_large_stands_in_the_frame_alone() -> None:
+def test_large_metadata_is_kept_in_the_frame_only() -> None:
     pump = make_running()
     frame = status("WORKING", "half way", at=3)
     checkpoints: list[Json] = ["c" for _ in range(99)]
     long: JsonObject = {"title": "t" * 500, "log": "x" * 4_000, "checkpoints": checkpoints}
     cast("JsonObject", frame["statusUpdate"])["metadata"] = long
-    (said,) = [e.fact.payload for e in pump.hear(frame) if isinstance(e.fact.payload, RunStatus)]
+    (said,) = [e.fact.payload for e in pump.receive(frame) if isinstance(e.fact.payload, RunStatus)]
     assert (said.title, said.metadata) == ("t" * 200, None)
     assert len(said.checkpoints or ()) == 32

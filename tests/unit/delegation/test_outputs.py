@@ -1,4 +1,4 @@
-"""What is taken out of the words of agents, and what is never touched."""
+"""What is redacted in text of agents, and what is never changed."""
 
 from __future__ import annotations
 

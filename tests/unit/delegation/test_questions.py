@@ -1,4 +1,4 @@
-"""A waiting peer: one question per occurrence, in the append that makes the task wait, and the due row of its end."""
+"""A waiting agent: one question per occurrence, stored in the append that makes the task wait, and its expiry row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def asks_permission(at: int = 4) -> JsonObject:
 @pytest.mark.requirement("EVC-10", "ID-9")
 def test_question_and_wait_are_one_append_and_the_turn_has_its_answer() -> None:
     pump = make_running()
-    events = pump.hear(asks("Which one?"))
+    events = pump.receive(asks("Which one?"))
     types = [event.type for event in events]
     assert types.index("permission.evaluated") < types.index("action.required")
     assert types.index("action.required") < types.index("task.waiting")
@@ -61,21 +61,21 @@ def test_question_and_wait_are_one_append_and_the_turn_has_its_answer() -> None:
 @pytest.mark.requirement("EVC-10")
 def test_question_that_is_seen_again_is_not_asked_again() -> None:
     pump = make_running()
-    pump.hear(asks("Which one?"))
+    pump.receive(asks("Which one?"))
     shown = len(pump.shown)
     waiting = cast("JsonObject", cast("JsonObject", asks("Which one?")["statusUpdate"])["status"])
     fresh = task("INPUT_REQUIRED")
     cast("JsonObject", fresh["task"])["status"] = waiting
-    assert pump.hear(fresh) == []
-    assert pump.hear(asks("Which one?")) == []
+    assert pump.receive(fresh) == []
+    assert pump.receive(asks("Which one?")) == []
     assert len(pump.actions) == 1
     assert len(pump.shown) == shown
 
 
 def test_next_question_of_the_same_pause_takes_the_place_of_the_first() -> None:
     pump = make_running()
-    pump.hear(asks("Which one?"))
-    pump.hear(asks("Or rather: which two?", at=6))
+    pump.receive(asks("Which one?"))
+    pump.receive(asks("Or rather: which two?", at=6))
     first, second = pump.actions
     assert (first.state, first.superseded_by) == ("superseded", second.request.action_id)
     assert second.is_open
@@ -84,8 +84,8 @@ def test_next_question_of_the_same_pause_takes_the_place_of_the_first() -> None:
 
 def test_peer_that_goes_on_alone_closes_its_question() -> None:
     pump = make_running()
-    pump.hear(asks("Which one?"))
-    pump.hear(status("WORKING", "never mind", at=6))
+    pump.receive(asks("Which one?"))
+    pump.receive(status("WORKING", "never mind", at=6))
     (action,) = pump.actions
     assert action.state == "cancelled"
     assert pump.record.status is Status.RUNNING
@@ -94,17 +94,17 @@ def test_peer_that_goes_on_alone_closes_its_question() -> None:
 
 def test_question_is_waited_for_again_when_the_peer_comes_back_to_it() -> None:
     pump = make_running()
-    pump.hear(asks("Which one?"))
-    pump.hear(status("SUBMITTED", at=5))
+    pump.receive(asks("Which one?"))
+    pump.receive(status("SUBMITTED", at=5))
     between = pump.record
-    pump.hear(asks("Which one?"))
+    pump.receive(asks("Which one?"))
     assert [between.status, pump.record.status] == ["queued", "waiting_input"]
     assert len(pump.actions) == 1
 
 
 def test_peer_that_still_waits_while_its_answer_is_under_way_is_no_news() -> None:
     pump = make_running()
-    pump.hear(asks("Which one?"))
+    pump.receive(asks("Which one?"))
     (action,) = pump.actions
     who = Principal("ada", kind="person", scopes=frozenset({AccessScope.DECIDE}))
     request = replace(action.request, owner=who.key, tenant=who.tenant)
@@ -112,28 +112,28 @@ def test_peer_that_still_waits_while_its_answer_is_under_way_is_no_news() -> Non
     for fact in approval.decide(replace(action, request=request), answer, pump.now_ms):
         pump.add(fact)
     assert pump.record.open_actions == ()
-    assert pump.hear(asks("Which one?")) == []
+    assert pump.receive(asks("Which one?")) == []
     assert len(pump.actions) == 1
 
 
 def test_peer_that_waits_again_without_a_word_asks_again() -> None:
     pump = make_running()
-    pump.hear(status("INPUT_REQUIRED", at=4))
-    assert pump.hear(status("INPUT_REQUIRED", at=4)) == []
+    pump.receive(status("INPUT_REQUIRED", at=4))
+    assert pump.receive(status("INPUT_REQUIRED", at=4)) == []
     (action,) = pump.actions
     who = Principal("ada", kind="person", scopes=frozenset({AccessScope.DECIDE}))
     request = replace(action.request, owner=who.key, tenant=who.tenant)
     answer = AnswerAction(who, action.rev, request.digest, "dec_1", "reply", {"text": "the first"})
     for fact in approval.decide(replace(action, request=request), answer, pump.now_ms):
         pump.add(fact)
-    pump.hear(status("INPUT_REQUIRED", at=6))
+    pump.receive(status("INPUT_REQUIRED", at=6))
     assert len(pump.actions) == 2
     assert pump.record.status is Status.WAITING_INPUT
 
 
-def test_typed_question_is_shown_as_ours_without_the_peers_ids() -> None:
+def test_typed_question_is_shown_in_the_gateways_form_without_the_agents_ids() -> None:
     pump = make_running()
-    pump.hear(asks_permission())
+    pump.receive(asks_permission())
     (action,) = pump.actions
     assert pump.record.status is Status.WAITING_PERMISSION
     assert [option.option_id for option in action.request.options] == ["yes", "no"]
@@ -147,8 +147,8 @@ def test_typed_question_is_shown_as_ours_without_the_peers_ids() -> None:
 @pytest.mark.parametrize("end", ["COMPLETED", "FAILED", "CANCELED"])
 def test_end_of_the_task_closes_what_was_asked(end: str) -> None:
     pump = make_running()
-    pump.hear(asks("Which one?"))
-    pump.hear(status(end, at=7))
+    pump.receive(asks("Which one?"))
+    pump.receive(status(end, at=7))
     (action,) = pump.actions
     assert not action.is_open
     assert pump.record.open_actions == ()
@@ -156,7 +156,7 @@ def test_end_of_the_task_closes_what_was_asked(end: str) -> None:
 
 def test_first_frame_may_be_the_question() -> None:
     pump = Pump()
-    pump.hear(task("INPUT_REQUIRED"))
+    pump.receive(task("INPUT_REQUIRED"))
     assert pump.record.status is Status.WAITING_INPUT
     assert pump.record.shown
     assert len(pump.actions) == 1

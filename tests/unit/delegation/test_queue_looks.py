@@ -1,4 +1,4 @@
-"""How often a task that waits in line is looked at, where nothing else finds it."""
+"""How often a queued task is checked if no event wakes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_longer_wait_never_means_an_earlier_look(waited_ms: int, further_ms: int
 
 
 @given(st.integers(0, 100_000))
-def test_line_costs_no_more_than_so_many_looks_however_long_it_is(waiting: int) -> None:
+def test_looks_at_a_queue_are_bounded_whatever_its_length(waiting: int) -> None:
     pause_ms = find_look_ms(HOUR_MS, waiting, is_paused=False)
     assert LONGEST_LOOK_MS <= pause_ms <= LONGEST_REST_MS
     if waiting <= LONGEST_REST_MS // 30:
@@ -42,7 +42,7 @@ def test_line_costs_no_more_than_so_many_looks_however_long_it_is(waiting: int) 
 
 
 @given(WAITED)
-def test_nobody_takes_what_waits_for_a_paused_agent(waited_ms: int) -> None:
+def test_queue_of_a_paused_agent_is_looked_at_no_more_often(waited_ms: int) -> None:
     paused_ms = find_look_ms(waited_ms, is_paused=True)
     assert find_look_ms(waited_ms, is_paused=False) <= paused_ms <= LONGEST_REST_MS
 

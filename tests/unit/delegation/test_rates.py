@@ -1,4 +1,4 @@
-"""Rates of runs, by a clock that stands where the test puts it."""
+"""Rates of runs, by a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_bytes_are_waited_for_as_events_are_and_the_longer_wait_counts() -> None
     assert rate.find_wait_s(50.0) == pytest.approx(5.1)
 
 
-def test_what_was_not_brought_is_not_saved_up() -> None:
+def test_unused_read_rate_is_not_saved_up() -> None:
     rate = ReadRate(events_per_s=10, bytes_per_s=1_000)
     rate.count(1, 0, now_s=0.0)
     rate.count(20, 0, now_s=1_000.0)
@@ -39,7 +39,7 @@ def test_what_was_not_brought_is_not_saved_up() -> None:
 
 
 @pytest.mark.parametrize("events", [1, 10, 100])
-def test_over_a_long_time_no_more_comes_than_the_rate(events: int) -> None:
+def test_read_rate_holds_over_a_long_time(events: int) -> None:
     rate, now_s, came = ReadRate(events_per_s=50, bytes_per_s=10**9), 0.0, 0
     while now_s < 100:
         rate.count(events, 0, now_s)
@@ -62,7 +62,7 @@ def test_the_runs_of_a_caller_are_judged_by_what_they_bring_together() -> None:
     assert not sums.is_heavy("alice", 8.0)
 
 
-def test_whoever_is_loud_is_so_however_many_others_there_are() -> None:
+def test_a_heavy_caller_is_heavy_however_many_others_there_are() -> None:
     sums = CallerLoads()
     sums.count("alice", QUIET_EVENTS * 2, 0, now_s=7.0)
     for number in range(5_000):
@@ -72,7 +72,7 @@ def test_whoever_is_loud_is_so_however_many_others_there_are() -> None:
     assert len(sums) <= 1_025
 
 
-def test_whoever_brings_little_is_there_for_a_while_after_a_request_or_an_event() -> None:
+def test_a_light_caller_counts_for_a_while_after_a_request_or_an_event() -> None:
     sums = CallerLoads()
     sums.count("alice", QUIET_EVENTS * 20, 0, now_s=7.0)
     assert sums.has_no_light_callers("alice", 7.0)

@@ -1,4 +1,4 @@
-"""Turns of runs that bring much: one in every few turns of the loop, by caller, agent and run."""
+"""Turns of heavy runs: one in every few turns of the loop, by caller, agent and run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_twenty_runs_of_one_have_together_what_one_run_of_another_has() -> None:
         item = rotation.pop()
         assert item is not None
         had[item[0]] += 1
-        # Whoever had a turn wants the next one.
+        # A caller that had a turn wants the next one.
         rotation.add(item[0], "talker", item)
     assert had == {"alice": 20, "bob": 20}
 
@@ -61,7 +61,7 @@ async def test_others_have_several_turns_of_the_loop_between_two() -> None:
     assert turns.waiting == 0
 
 
-async def test_who_is_cancelled_holds_up_nobody() -> None:
+async def test_a_cancelled_reader_does_not_block_the_others() -> None:
     turns = ReadScheduler()
     first, gone, kept = (
         asyncio.create_task(turns.take(caller, "talker")) for caller in ("eve", "alice", "bob")

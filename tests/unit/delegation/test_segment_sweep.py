@@ -1,4 +1,4 @@
-"""When the archive is cleaned up, by whom, and what becomes of a look that fails."""
+"""When the archive is cleaned up, by which instance, and what happens after a failed sweep."""
 
 from __future__ import annotations
 

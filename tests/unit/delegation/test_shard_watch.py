@@ -1,4 +1,4 @@
-"""What wakes the duties of a shard: what is new, and a store that does not answer."""
+"""What wakes the duties of a shard: new events, and a store that does not answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Duties:
         return set(self.due), set(self.feed)
 
 
-async def test_who_is_alone_looks_seldom_and_at_once_when_another_comes(
+async def test_a_lone_instance_polls_seldom_and_at_once_when_another_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shards = Shards()
@@ -109,7 +109,7 @@ async def test_store_that_does_not_answer_wakes_both_until_it_does_and_once_more
     assert await duties.look() == (set(), set())
 
 
-async def test_shard_whose_duty_comes_back_is_looked_at_anew() -> None:
+async def test_shard_that_returns_to_this_instance_is_looked_at_again() -> None:
     shards = Shards()
     duties = Duties(shards)
     await duties.look()

@@ -1,4 +1,4 @@
-"""Content over the cap of a fact: it is stored before the fact that names it, and what is left is small (ENV-11)."""
+"""Content over the cap of a fact: stored before the fact that names it, which stays small (ENV-11)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = "x" * (CAP + 1)
 
 
 def frame_of(size: int) -> JsonObject:
-    """A frame that is exactly so many bytes long."""
+    """A frame of exactly this number of bytes."""
     empty = len(orjson.dumps({"statusUpdate": ""}))
     return {"statusUpdate": "y" * (size - empty)}
 
@@ -63,7 +63,7 @@ def test_message_of_a_caller_is_held_only_when_it_is_large() -> None:
 )
 def test_no_event_of_a_large_frame_is_over_the_cap(frame: JsonObject) -> None:
     pump = Pump()
-    events = pump.hear(frame)
+    events = pump.receive(frame)
     assert max(len(encode_event(event).body) for event in events) < CAP + 4096
     named = {ref.blob for event in events for ref in event.fact.refs.values()}
     stored = {hashlib.sha256(blob).hexdigest() for blob in pump.blobs}
@@ -75,7 +75,7 @@ def test_no_event_of_a_large_frame_is_over_the_cap(frame: JsonObject) -> None:
 @pytest.mark.requirement("ID-11")
 def test_large_artifact_is_stored_by_itself_and_the_record_has_only_its_name() -> None:
     pump = make_running()
-    events = pump.hear(artifact(LARGE))
+    events = pump.receive(artifact(LARGE))
     (changed,) = [e for e in events if isinstance(e.fact.payload, ArtifactChanged)]
     blob = next(
         blob
@@ -88,8 +88,8 @@ def test_large_artifact_is_stored_by_itself_and_the_record_has_only_its_name() -
     assert LARGE.encode() not in write_snapshot(pump.record)
 
 
-def test_snapshot_stays_small_whatever_a_run_says() -> None:
+def test_snapshot_stays_small_whatever_a_run_sends() -> None:
     pump = make_running()
     for number in range(200):
-        pump.hear(status("WORKING", f"{number} {LARGE}", at=number % 60))
+        pump.receive(status("WORKING", f"{number} {LARGE}", at=number % 60))
     assert len(write_snapshot(pump.record)) < CAP

@@ -1,4 +1,4 @@
-"""How often a context is looked at in which turns wait."""
+"""How often a context with waiting turns is checked."""
 
 from passerelle.delegation.runs.queue_lines import find_turn_pause_s
 

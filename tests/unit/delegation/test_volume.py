@@ -1,4 +1,4 @@
-"""How much a run has brought, and where it ends."""
+"""How much output a run has produced, and its limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def piece(name: str, *texts: str) -> JsonObject:
     return {"artifactId": name, "parts": [{"text": text} for text in texts]}
 
 
-def test_pieces_add_up_and_one_that_replaces_begins_anew() -> None:
+def test_sizes_of_chunks_add_up_and_a_replacement_resets_them() -> None:
     volume = Volume()
     growth = Growth(volume, LIMITS)
     growth.take(piece("a", "1234"))
@@ -98,7 +98,7 @@ def hoard(brought: JsonObject) -> int:
     ],
     ids=["empty", "bare", "words", "wide", "metadata of parts", "metadata", "data"],
 )
-def test_what_takes_memory_beside_its_words_counts_too(brought: JsonObject, most: int) -> None:
+def test_memory_of_members_counts_besides_text(brought: JsonObject, most: int) -> None:
     assert most / 2 < hoard(brought) <= most
 
 
@@ -107,7 +107,7 @@ def test_metadata_of_a_task_counts_as_it_is_held_and_not_as_it_was_sent(*, is_ke
     growth = Growth(Volume(), OutputLimits(held_bytes=65_536))
     metadata: JsonObject = {}
 
-    def tell() -> None:
+    def grow() -> None:
         for number in range(500):
             brought: JsonObject = {f"k-{number if is_kept else 0}": "x" * 200}
             metadata.update(brought)
@@ -115,9 +115,9 @@ def test_metadata_of_a_task_counts_as_it_is_held_and_not_as_it_was_sent(*, is_ke
 
     if is_kept:
         with pytest.raises(ArtifactTooLarge, match="memory"):
-            tell()
+            grow()
         assert len(metadata) > 40
     else:
-        tell()
+        grow()
     growth.settle()
     assert growth.total.content_bytes == 0

@@ -1,4 +1,4 @@
-"""What a page shows as steps, and that a page which cannot be tested says so."""
+"""The steps that a page shows, and that a page which cannot be tested states so."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_blocks_are_steps_in_order_with_their_lines() -> None:
         ("console", "echo a", "begins with"),
     ],
 )
-def test_what_cannot_be_tested_is_refused(info: str, text: str, says: str) -> None:
+def test_block_that_cannot_be_tested_is_refused(info: str, text: str, says: str) -> None:
     with pytest.raises(PageFault, match=says):
         read_steps("p.md", fence(info, text))
 
@@ -75,7 +75,7 @@ def test_a_block_may_be_left_out_with_a_reason() -> None:
         ("a.c", "abc", False),
     ],
 )
-def test_what_is_printed_is_compared_with_what_is_shown(
+def test_printed_output_is_compared_with_the_shown_one(
     shown: str, printed: str, *, same: bool
 ) -> None:
     assert matches(shown, printed) is same
@@ -132,7 +132,7 @@ def list_pages(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [*list_pages("tutorials"), *list_pages("how-to")])
-def test_every_page_with_commands_can_be_played_and_says_why_of_those_that_are_not(
+def test_every_page_with_commands_can_be_run(
     page: str,
 ) -> None:
     steps = read_page(ROOT, page)
@@ -141,7 +141,7 @@ def test_every_page_with_commands_can_be_played_and_says_why_of_those_that_are_n
     assert steps or "tutorials" not in page
 
 
-def test_what_installs_is_left_out_of_a_page_that_is_begun_again() -> None:
+def test_install_commands_are_left_out_when_a_page_is_repeated() -> None:
     begin = read_page(ROOT, "docs/how-to/before-you-begin.md")
     again = [leave_out_installing(step) for step in begin]
     assert "pip install" in begin[0].commands

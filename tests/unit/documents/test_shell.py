@@ -1,4 +1,4 @@
-"""The shell of a page: what holds from block to block, what fails it, and that nothing of it is left."""
+"""The shell of a page: what is kept from block to block, what fails it, and that no process of it remains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shell(tmp_path: Path) -> Iterator[PageShell]:
         yield opened
 
 
-def test_what_a_block_sets_holds_in_the_next(shell: PageShell) -> None:
+def test_variables_and_folder_are_kept_for_the_next_block(shell: PageShell) -> None:
     shell.run(Step("p:1", "WORD=hello; mkdir sub; cd sub"))
     assert shell.run(Step("p:2", "echo $WORD", "hello")) == "hello\n"
     assert shell.run(Step("p:3", "basename $PWD", "sub")) == "sub\n"
@@ -34,12 +34,12 @@ def test_a_command_that_fails_fails_the_page(shell: PageShell, commands: str) ->
         shell.run(Step("p:1", commands))
 
 
-def test_what_is_not_printed_as_shown_fails_the_page(shell: PageShell) -> None:
+def test_output_other_than_shown_fails_the_page(shell: PageShell) -> None:
     with pytest.raises(PageFault, match="shown is"):
         shell.run(Step("p:1", "echo a", "b"))
 
 
-def test_what_does_not_end_fails_the_page(tmp_path: Path) -> None:
+def test_command_that_does_not_end_fails_the_page(tmp_path: Path) -> None:
     with (
         PageShell(tmp_path, tmp_path, {"PATH": os.environ["PATH"]}, 0.2) as shell,
         pytest.raises(PageFault, match="is not done after"),
@@ -57,12 +57,12 @@ def test_a_terminal_stays_open_until_it_is_used_again(shell: PageShell, tmp_path
         os.kill(first, 0)
 
 
-def test_a_terminal_that_never_says_so_fails_the_page(shell: PageShell) -> None:
+def test_a_terminal_that_never_prints_the_expected_text_fails_the_page(shell: PageShell) -> None:
     with pytest.raises(PageFault, match="never printed ready"):
         shell.run(Step("p:1", "echo no", None, "one", "ready"))
 
 
-def test_variables_of_whoever_tests_are_not_there(
+def test_variables_of_the_test_process_are_not_passed_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PASSERELLE_PORT", "1")
@@ -70,8 +70,8 @@ def test_variables_of_whoever_tests_are_not_there(
         shell.run(Step("p:1", "echo ${PASSERELLE_PORT:-none}", "none"))
 
 
-def test_a_failed_command_is_told_at_once_while_terminals_are_open(shell: PageShell) -> None:
-    """What a terminal runs had held the pipe open by which the end of the shell is told."""
+def test_a_failed_command_is_reported_at_once_while_terminals_are_open(shell: PageShell) -> None:
+    """A process of a terminal had kept the pipe open whose end signals the end of the shell."""
     shell.run(Step("p:1", "echo ready; sleep 60", None, "a", "ready"))
     begun = time.monotonic()
     with pytest.raises(PageFault, match="p:2: a command failed"):
@@ -79,6 +79,6 @@ def test_a_failed_command_is_told_at_once_while_terminals_are_open(shell: PageSh
     assert time.monotonic() - begun < 10
 
 
-def test_what_a_page_has_saved_is_there(shell: PageShell) -> None:
+def test_a_file_that_a_page_saves_exists(shell: PageShell) -> None:
     shell.run(Step("p:1", "print('hello')\n", file="said.py"))
     assert shell.run(Step("p:2", "cat said.py")) == "print('hello')\n"

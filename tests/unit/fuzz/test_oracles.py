@@ -1,4 +1,4 @@
-"""What the oracles of hostile connections see: each of them is shown what it must not let pass."""
+"""What the oracles of hostile connections detect: each gets a fault that it must not let pass."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_chunk_that_is_missing_or_repeated_in_silence_is_a_fault(*, may_skip: bo
         assert judge(say(*numbers), may_skip=may_skip)
 
 
-def test_hole_is_none_where_a_gap_was_told_and_may_be() -> None:
+def test_missing_chunks_are_allowed_only_after_a_gap() -> None:
     read = say(*range(5)) + b"event: gap\n" + say(*range(9, CHUNKS))
 
     assert not judge(read, may_skip=True)
@@ -53,7 +53,7 @@ def test_hole_is_none_where_a_gap_was_told_and_may_be() -> None:
     assert judge(read + say(3), may_skip=True)
 
 
-def test_log_lines_that_tell_of_an_error_are_found() -> None:
+def test_log_lines_with_an_error_are_found() -> None:
     told = [
         '{"level":"error","event":"a2a.fault"}',
         '{"level":"info","exception":"Traceback (most recent call last)"}',

@@ -1,4 +1,4 @@
-"""What the configuration says of agents beside where they are."""
+"""The configuration of agents besides their addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def configure(**said: object) -> Settings:
     return Settings.model_validate({"agents": [agent]})
 
 
-def test_patience_with_an_agent_is_what_its_timeouts_say() -> None:
+def test_timeouts_of_an_agent_are_those_of_its_configuration() -> None:
     terms = AgentTerms(
         configure(timeout={"arrival": "90s", "liveness": "10m", "stalled": "1m"}),
         Timeouts(poll_s=7.0),
@@ -25,15 +25,15 @@ def test_patience_with_an_agent_is_what_its_timeouts_say() -> None:
     )
 
 
-def test_of_an_agent_that_nobody_has_configured_nothing_is_said() -> None:
+def test_an_unknown_agent_has_default_terms() -> None:
     assert AgentTerms(Settings(), Timeouts()).find("gone") == PeerTerms()
 
 
-def test_timeouts_that_nobody_sets_are_those_of_the_patience() -> None:
+def test_timeouts_that_are_not_set_have_the_gateways_defaults() -> None:
     assert AgentTerms(configure(), Timeouts()).find("a").timeouts == Timeouts()
 
 
-def test_terms_are_one_object_until_another_configuration_says_others() -> None:
+def test_terms_are_one_object_until_the_configuration_changes() -> None:
     terms = AgentTerms(configure(), Timeouts())
     assert terms.find("a") is terms.find("a")
     terms.reload(configure(tags=["slow"], answers="always_task", correlation=True))
@@ -52,7 +52,7 @@ def test_agent_that_is_gone_keeps_its_retry_policy_and_nothing_else() -> None:
     assert terms.find("a") == PeerTerms(policy=policy)
 
 
-def test_what_callers_of_a_busy_agent_get_is_part_of_the_patience_with_it() -> None:
+def test_settings_for_a_busy_agent_are_in_its_timeouts() -> None:
     busy = {"callers": "refuse", "told_after": "10s", "give_up": "5m"}
     terms = AgentTerms(configure(busy=busy), Timeouts())
     assert terms.find("a").timeouts == Timeouts(notify_after_s=10.0, refuses=True, busy_s=300.0)

@@ -1,4 +1,4 @@
-"""Who gets in: the owner token, API keys, and the open mode of a loopback gateway."""
+"""Authentication: the owner token, API keys, and the open mode of a loopback gateway."""
 
 import stat
 from dataclasses import replace
@@ -87,7 +87,7 @@ async def test_key_is_taken_with_or_without_the_name_of_its_hash() -> None:
     assert (await door.authenticate(Credentials("k-plain"))).id == "plain"
 
 
-async def test_key_may_stand_in_a_header_of_its_own(keys: KnownCallers) -> None:
+async def test_key_may_be_sent_as_an_api_key_header(keys: KnownCallers) -> None:
     assert (await keys.authenticate(Credentials(api_key="k-plain"))).id == "plain"
 
 
@@ -126,7 +126,7 @@ def test_grant_by_name_wins_over_the_star() -> None:
     assert [till.may_use("any", one) for one in ("SendMessage", "GetTask")] == [False, True]
 
 
-async def test_device_is_entered_beside_the_principal(keys: KnownCallers) -> None:
+async def test_device_is_set_with_the_principal(keys: KnownCallers) -> None:
     assert (await keys.authenticate(Credentials("k-ada", device="phone"))).device == "phone"
     assert (await keys.authenticate(Credentials("k-ada"))).device is None
     assert (await OpenAuthenticator().authenticate(Credentials(device="phone"))).device == "phone"
@@ -216,7 +216,9 @@ def test_empty_or_unusable_owner_token_is_an_error(tmp_path: Path) -> None:
         load_owner_token(tmp_path, SystemIds())
 
 
-def test_folder_where_no_owner_token_can_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_folder_without_write_access_for_the_owner_token_is_reported_in_one_sentence(
+    tmp_path: Path,
+) -> None:
     absent = tmp_path / "absent"
     with pytest.raises(ConfigInvalid) as failed:
         load_owner_token(absent, SystemIds())

@@ -1,4 +1,4 @@
-"""Which keys count for the card of an agent, as it stands in the configuration."""
+"""Which keys the configuration trusts for the card of an agent."""
 
 from pathlib import Path
 
@@ -57,7 +57,9 @@ def test_file_without_a_public_key_is_refused_by_name(tmp_path: Path, content: s
         ({"jku_origins": ["https://k.example"], "algorithms": ["HS256"]}, "Input should be"),
     ],
 )
-def test_what_could_not_protect_is_refused(signature: dict[str, object], reason: str) -> None:
+def test_ineffective_signature_settings_are_refused(
+    signature: dict[str, object], reason: str
+) -> None:
     with pytest.raises(ValidationError, match=reason):
         make_agent(**signature)
 

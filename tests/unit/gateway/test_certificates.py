@@ -1,4 +1,4 @@
-"""Client certificates behind a proxy: believed from the proxy, and from nobody else."""
+"""Client certificates behind a proxy: accepted from the proxy only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of connections: strangers make room first, then what is idle, and nobody who has something under way."""
+"""Connection slots: unauthenticated connections are closed first, then idle ones, and never a busy one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HERE, THERE = "192.0.2.1", "192.0.2.2"
 
 @dataclass(eq=False)
 class Link:
-    """A connection that says what it is told to say."""
+    """A connection whose state the test sets."""
 
     is_idle: bool = True
     is_open: bool = True
@@ -50,7 +50,7 @@ def test_oldest_stranger_makes_room_before_any_caller() -> None:
     assert table.counts == {"evicted": 1}
 
 
-def test_stranger_with_something_under_way_makes_room_all_the_same() -> None:
+def test_a_busy_unauthenticated_connection_is_closed_too() -> None:
     table, busy = ConnectionTable(1), Link(is_idle=False)
     assert table.admit(busy, HERE)
     assert table.admit(Link(), HERE)
@@ -137,7 +137,7 @@ def test_request_of_a_stranger_behind_a_proxy_makes_room_for_its_address() -> No
     assert (first.is_open, second.is_open) == (False, True)
 
 
-def test_who_authenticates_is_noted_for_its_connection_alone() -> None:
+def test_authentication_is_noted_for_its_connection_only() -> None:
     table = ConnectionTable(2)
     first, second = table.admit(Link(), HERE), table.admit(Link(), HERE)
     assert first is not None
@@ -151,7 +151,7 @@ def test_who_authenticates_is_noted_for_its_connection_alone() -> None:
     assert (first.is_authenticated, second.is_authenticated) == (False, True)
 
 
-def test_it_is_said_once_who_came_when_all_was_full() -> None:
+def test_a_full_table_is_logged_once_with_the_newcomer() -> None:
     table = ConnectionTable(1)
     with capture_logs() as logs:
         for _ in range(5):
@@ -166,7 +166,7 @@ def test_room_is_kept_for_what_is_opened_here(limit: int) -> None:
     assert find_most(limit) >= limit - max(4_096, limit // 4, 64)
 
 
-def test_ports_share_what_there_is(tmp_path: Path) -> None:
+def test_ports_share_the_connection_limit(tmp_path: Path) -> None:
     def fill(settings: Settings) -> tuple[int, int, int]:
         made = make_connections(settings, 1_024)
         links = [Link(is_idle=False) for _ in range(2_000)]

@@ -1,4 +1,4 @@
-"""Agents that dial in, in the configuration: what belongs to them, and who may be them."""
+"""Dial-in agents in the configuration: their settings, and which callers may serve them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_client(**members: object) -> dict[str, object]:
         ({"name": "a", "transport": "channel", "tenants": ["t"]}, "tenants does not apply"),
     ],
 )
-def test_what_means_nothing_for_an_agent_is_a_fault(
+def test_setting_without_an_effect_for_an_agent_is_a_fault(
     tmp_path: Path, agent: dict[str, object], fault: str
 ) -> None:
     (found,) = find_faults(tmp_path, agents=[agent])
@@ -66,7 +66,7 @@ def test_a_principal_serves_what_its_client_names() -> None:
     assert (one.may_serve("a"), one.may_serve("b"), every.may_serve("b")) == (True, False, True)
 
 
-def test_messages_wait_a_minute_for_an_agent_unless_the_configuration_says_otherwise() -> None:
+def test_messages_wait_one_minute_for_a_dial_in_agent_by_default() -> None:
     dialling = AgentSettings(name="a", transport="channel")
     said = AgentSettings.model_validate(
         {"name": "a", "transport": "channel", "timeout": {"connect": "3s"}}

@@ -1,4 +1,4 @@
-"""Each edge has a row for every error class, and its rows say what the outside contract says."""
+"""Each edge has a row for every error class, and its rows agree with the public contract."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -31,7 +31,7 @@ def test_every_error_class_is_in_every_table(kind: type[errors.PasserelleError])
 
 def test_fault_of_the_caller_is_4xx_and_of_the_remote_5xx() -> None:
     ours = {errors.PasserelleError, errors.ConfigInvalid, errors.DirectoryInUse}
-    # An agent that takes no more for now is passed on as it says it: 429 with Retry-After.
+    # An agent that takes no more for now is passed on as it answered: 429 with Retry-After.
     passed_on = {errors.PeerBusy}
     for kind, status in problem.STATUSES.items():
         if kind not in ours | passed_on:
@@ -47,7 +47,7 @@ CLOSED: tuple[tuple[errors.ClosedState, int, ExitStatus], ...] = (
 
 
 @pytest.mark.parametrize(("state", "status", "ended"), CLOSED)
-def test_late_answer_says_how_the_question_was_closed(
+def test_late_answer_is_refused_by_how_the_question_was_closed(
     state: errors.ClosedState, status: int, ended: ExitStatus
 ) -> None:
     error = errors.ActionClosed(state, {"decidedBy": "ada"})
@@ -84,7 +84,7 @@ def test_class_without_a_row_has_the_status_of_its_ancestor() -> None:
         (errors.NotFound("task", "x"), None),
     ],
 )
-def test_retry_after_stands_where_another_try_can_help(
+def test_retry_after_is_set_where_a_retry_can_help(
     error: errors.PasserelleError, seconds: str | None
 ) -> None:
     assert problem.render_problem(error).headers.get("Retry-After") == seconds

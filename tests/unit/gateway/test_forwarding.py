@@ -1,4 +1,4 @@
-"""Whose a request is that a proxy passes on: the first hop that is no proxy of ours."""
+"""The client of a request behind a proxy: the first hop that is no trusted proxy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_elements_are_read_from_the_nearest_proxy_on(lines: list[str], client: s
 
 
 @given(st.text(max_size=200))
-def test_what_a_client_says_of_itself_never_counts(said: str) -> None:
+def test_forwarding_headers_of_a_client_are_never_trusted(said: str) -> None:
     line = said.encode("latin-1", "replace").decode("latin-1")
     headers = [(b"x-forwarded-for", line.encode("latin-1")), (b"x-forwarded-for", b"192.0.2.1")]
     assert Proxies(NETWORKS, LIST).find_client(headers) == "192.0.2.1"
@@ -76,7 +76,7 @@ def test_elements_are_read_or_are_none(said: str) -> None:
     assert all(isinstance(hop, str) for hop in read_forwarded(said))
 
 
-def test_only_a_proxy_of_ours_is_believed_and_only_where_a_header_is_named() -> None:
+def test_only_a_configured_proxy_and_header_are_trusted() -> None:
     named = Proxies(NETWORKS, LIST)
     assert named.forwards("10.1.1.1")
     assert named.forwards("::ffff:10.1.1.1")

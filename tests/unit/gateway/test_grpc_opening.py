@@ -1,4 +1,4 @@
-"""gRPC is an extra: without its libraries the gateway says how to get them."""
+"""gRPC is an extra: without its libraries the error message states how to install them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of ours as gRPC statuses."""
+"""Errors of the gateway as gRPC statuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from passerelle.core.errors import Limited
 from passerelle.peers.grpc.status import DETAILS_KEY, parse_status, render_refusal
 
 
-def test_limit_says_when_to_come_back_in_words_of_grpc() -> None:
+def test_limit_has_the_retry_time_in_grpc_details() -> None:
     refusal = render_refusal(Limited("rate_limit", "too many", 7))
     trailing = dict(refusal.trailing)
     assert (refusal.code.name, trailing["retry-after"]) == ("RESOURCE_EXHAUSTED", "7")

@@ -1,4 +1,4 @@
-"""A key is replaced without a cut: both are taken for a while, and one that has an end is refused from then on."""
+"""A key is rotated without an interruption: both are accepted for a while, and an expired one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the gateway of this machine is: what is plain is taken without the model, and the model would say the same."""
+"""Where the local gateway listens: simple settings are read without the model, with the same result."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_defaults_are_those_of_the_model() -> None:
         {"PASSERELLE_AUTH": "keys", "PASSERELLE_AGENTS": "[]", "PASSERELLE_URL": "http://x"},
     ],
 )
-def test_what_is_plain_is_what_the_model_says(
+def test_simple_settings_are_read_as_by_the_model(
     tmp_path: Path, text: str, variables: dict[str, str]
 ) -> None:
     host = variables.get("PASSERELLE_HOST", "127.0.0.1")
@@ -109,7 +109,7 @@ def test_flags_go_before_the_rest(tmp_path: Path) -> None:
         ("port: {\n", "is not YAML"),
     ],
 )
-def test_what_does_not_hold_is_said_as_the_model_says_it(
+def test_invalid_settings_have_the_message_of_the_model(
     tmp_path: Path, text: str, said: str
 ) -> None:
     sources = name_sources(tmp_path, text)
@@ -128,7 +128,7 @@ def test_forms_that_only_the_model_reads_are_left_to_it(
     assert load_settings(sources)[0].port == read_local_gateway(sources)[0].port == port
 
 
-def test_a_fault_elsewhere_is_not_for_who_only_asks(tmp_path: Path) -> None:
+def test_a_fault_in_other_settings_does_not_stop_a_client(tmp_path: Path) -> None:
     sources = name_sources(tmp_path, "port: 9\nagents: [{name: echo, url: nowhere}]\n")
     with pytest.raises(ConfigInvalid, match=r"agents\.0\.url"):
         load_settings(sources)

@@ -1,4 +1,4 @@
-"""Whether an agent may still have what its call waits for, when what its credential may do has changed meanwhile."""
+"""Whether an agent may still get the result of its call after the rights of its credential have changed."""
 
 from __future__ import annotations
 

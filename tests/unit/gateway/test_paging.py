@@ -1,4 +1,4 @@
-"""One way to ask for a page, with the older names beside it."""
+"""One way to ask for a page, and the older names of its members."""
 
 import pytest
 

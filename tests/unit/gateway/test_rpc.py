@@ -98,7 +98,7 @@ async def test_repeat_under_one_key_is_the_same_command() -> None:
 
 
 @pytest.mark.anyio
-async def test_message_passes_with_what_nobody_here_knows() -> None:
+async def test_message_passes_with_unknown_members() -> None:
     message: JsonObject = {
         "messageId": "m",
         "role": "ROLE_USER",
@@ -136,7 +136,7 @@ async def test_turn_that_cannot_be_read_names_the_field(params: JsonObject, fiel
 
 
 @pytest.mark.anyio
-async def test_text_without_a_key_is_refused_because_a_repeat_could_not_be_told() -> None:
+async def test_text_without_an_idempotency_key_is_refused() -> None:
     with pytest.raises(InvalidInput, match="idempotency key"):
         await submit({"agent": "echo", "text": "hi"}, None)
 

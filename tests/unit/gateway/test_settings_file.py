@@ -1,4 +1,4 @@
-"""The configuration file: lines of keys, and files that are refused before anything reads them."""
+"""The configuration file: line numbers of keys, and files that are refused before they are parsed."""
 
 import os
 from pathlib import Path

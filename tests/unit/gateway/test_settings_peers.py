@@ -127,9 +127,7 @@ def test_section_that_cannot_hold_is_refused(section: JsonObject) -> None:
         ({"basic": {"user": "u", "env": "NOPE"}}, ("basic", "env"), "NOPE is not set"),
     ],
 )
-def test_secret_that_is_not_there_is_named(
-    auth: JsonObject, path: tuple[str, ...], reason: str
-) -> None:
+def test_missing_secret_is_named(auth: JsonObject, path: tuple[str, ...], reason: str) -> None:
     agent = AgentSettings.model_validate({"name": "e", "url": "http://e.example", "auth": auth})
     assert agent.auth is not None
     ((where, why),) = agent.auth.find_faults({})

@@ -1,4 +1,4 @@
-"""The section ``policy``: what it becomes, and what is said of a rule that cannot be used."""
+"""The section ``policy``: what it becomes, and the fault of a rule that cannot be used."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from passerelle.permission_bridge.rules import DEFAULT_POLICY
 from tests.unit.gateway.test_settings_source import faults, load, write
 
 
-def test_rules_stand_in_the_policy_as_they_were_written(tmp_path: Path) -> None:
+def test_rules_are_in_the_policy_as_written(tmp_path: Path) -> None:
     write(
         tmp_path,
         """
@@ -110,9 +110,7 @@ _PEOPLE = f"clients:\n- {{name: ada, key_hash: '{'ab' * 32}', may_call: []}}\n"
         ("  approvers: [{risk: low, who: ['corp:eve']}]\n", "no principal is named 'corp:eve'"),
     ],
 )
-def test_approver_that_nobody_is_is_a_fault_with_its_line(
-    tmp_path: Path, section: str, said: str
-) -> None:
+def test_unknown_approver_is_a_fault_with_its_line(tmp_path: Path, section: str, said: str) -> None:
     [fault] = faults(tmp_path, f"{_PEOPLE}policy:\n  mode: normal\n{section}")
     assert said in fault
 

@@ -19,7 +19,7 @@ def test_no_section_of_the_schema_takes_unknown_keys() -> None:
         assert section.get("type") != "object" or section["additionalProperties"] is False
 
 
-def test_defaults_stand_in_the_form_in_which_they_are_written() -> None:
+def test_defaults_have_the_form_of_the_configuration_file() -> None:
     schema: dict[str, Any] = json.loads(render_schema())
     assert schema["$defs"]["AgentTimeout"]["properties"]["total"]["default"] == "30m"
 

@@ -1,4 +1,4 @@
-"""Settings: which source wins, and what is said about a value that cannot be used."""
+"""Settings: which source wins, and the fault of a value that cannot be used."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_nested_variable_reaches_into_a_section_and_lists_are_yaml(tmp_path: Pat
 
 
 @pytest.mark.parametrize("section", ["x", "null", "[a]"])
-def test_variable_below_one_that_is_no_mapping_is_a_fault(tmp_path: Path, section: str) -> None:
+def test_variable_for_a_member_of_a_non_mapping_is_a_fault(tmp_path: Path, section: str) -> None:
     environ = {"PASSERELLE_TLS": section, "PASSERELLE_TLS__KEY": "k.pem"}
     with pytest.raises(ConfigInvalid, match=r"PASSERELLE_TLS__KEY: .*PASSERELLE_TLS, which"):
         load(tmp_path, environ)
@@ -125,7 +125,7 @@ def test_unknown_key_names_file_line_key_and_nearest_name(tmp_path: Path) -> Non
     ]
 
 
-def test_every_fault_says_where_its_value_came_from(tmp_path: Path) -> None:
+def test_every_fault_names_the_source_of_its_value(tmp_path: Path) -> None:
     write(tmp_path, "durability: sometimes\n")
     environ = {"PASSERELLE_CHANNELS__SUBSCRIPTIONS": "many"}
     reading = read_settings(Sources(environ, tmp_path, None, {"port": 70_000}))
@@ -142,7 +142,7 @@ def test_variable_that_is_no_setting_is_a_notice(tmp_path: Path) -> None:
     assert notices == ("PASSERELLE_PROT is an unknown setting; did you mean PASSERELLE_PORT?",)
 
 
-def test_empty_variable_is_one_that_is_not_given(tmp_path: Path) -> None:
+def test_empty_variable_counts_as_unset(tmp_path: Path) -> None:
     assert load(tmp_path, {"PASSERELLE_REDIS_URL": ""}).redis_url is None
 
 
@@ -215,7 +215,7 @@ def test_first_fault_is_raised_with_the_number_of_the_others(tmp_path: Path) -> 
     assert "and 1 more" in caught.value.message
 
 
-def test_secret_stands_in_no_text_of_settings_and_in_no_fault(tmp_path: Path) -> None:
+def test_secret_is_in_no_text_of_settings_and_in_no_fault(tmp_path: Path) -> None:
     url = "redis://user:hunter2@127.0.0.1"
     settings = load(tmp_path, flags={"redis_url": url})
     shown = f"{settings} {settings!r} {settings.model_dump()} {settings.model_dump_json()}"
@@ -276,7 +276,7 @@ def test_flag_of_a_section_is_known_by_its_dotted_name(tmp_path: Path) -> None:
         load(tmp_path, flags={"grpc.port": 70_000})
 
 
-def test_what_is_over_is_kept_for_good_unless_something_says_otherwise(tmp_path: Path) -> None:
+def test_finished_tasks_are_kept_forever_by_default(tmp_path: Path) -> None:
     assert read_forget_terms(load(tmp_path)) == ForgetTerms()
     write(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Who is told of the life of the process, by the variables that systemd sets."""
+"""The service manager is notified of the life of the process, by the variables that systemd sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from passerelle.gateway.systemd import find_service_manager
         ({"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "soon"}, "/run/n", None),
     ],
 )
-def test_the_variables_say_who_wants_to_know(
+def test_the_service_manager_is_read_from_the_environment(
     environ: dict[str, str], address: str | None, watchdog_s: float | None
 ) -> None:
     manager = find_service_manager(environ)
@@ -38,10 +38,10 @@ def test_a_word_reaches_an_abstract_socket() -> None:
         assert listening.recv(64) == b"READY=1"
 
 
-def test_a_word_that_nobody_hears_ends_nothing(tmp_path: Path) -> None:
+def test_a_failed_notification_is_ignored(tmp_path: Path) -> None:
     find_service_manager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).notify("READY=1")
     find_service_manager({"NOTIFY_SOCKET": "/" + "x" * 200}).notify("READY=1")
 
 
-def test_nobody_is_told_that_it_lives_where_nobody_asked() -> None:
+def test_no_watchdog_notification_is_sent_unless_requested() -> None:
     asyncio.run(asyncio.wait_for(find_service_manager({}).keep_alive(), 5))

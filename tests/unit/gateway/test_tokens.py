@@ -1,4 +1,4 @@
-"""Tokens of identity providers: what holds, what does not, and how often the issuer is asked."""
+"""Tokens of identity providers: which are valid, which are not, and how often the issuer is queried."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Published:
 
 @dataclass
 class StillClock:
-    """The time at which a test began: it goes on only as the test says, however long that takes."""
+    """The time at which a test began; only the test advances it, however long it runs."""
 
     began_ms: int = field(default_factory=SystemClock().now_ms)
     ahead_ms: int = 0
@@ -139,11 +139,11 @@ def forge_shared_secret() -> str:
         lambda: "eyJhbGciOiJSUzI1NiJ9.e30.AA",
     ],
 )
-async def test_everything_else_is_nobody(desk: Desk, make: Callable[[], str]) -> None:
+async def test_any_other_token_has_no_principal(desk: Desk, make: Callable[[], str]) -> None:
     assert await desk.find(make()) is None
 
 
-async def test_expired_token_says_so_once_its_signature_holds(desk: Desk) -> None:
+async def test_expired_token_is_reported_only_if_its_signature_is_valid(desk: Desk) -> None:
     with pytest.raises(Unauthenticated, match="expired"):
         await desk.find(sign(rsa_key("a"), "a", exp=1_000_000_000))
     assert await desk.find(sign(rsa_key("b"), "a", exp=1_000_000_000)) is None
@@ -189,7 +189,7 @@ async def test_old_keys_are_read_again_in_the_background(desk: Desk) -> None:
     assert await wait_until(lambda: desk.published.reads == 2, 15, "the keys are read again")
 
 
-async def test_issuer_that_is_away_logs_nobody_out_for_a_day(desk: Desk) -> None:
+async def test_known_keys_are_used_for_a_day_while_the_issuer_is_away(desk: Desk) -> None:
     await desk.find(sign(rsa_key("a"), "a"))
     desk.published.away = True
     desk.clock.ahead_ms = FRESH_MS + 1
@@ -260,7 +260,7 @@ async def test_star_of_an_issuer_is_narrowed_by_the_token() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"keys":{}}', b'{"keys":' + b"[{}," * 101])
-def test_what_is_no_key_set_is_said(body: bytes) -> None:
+def test_invalid_key_set_is_reported(body: bytes) -> None:
     with pytest.raises(IssuerUnavailable):
         read_keys(body)
 

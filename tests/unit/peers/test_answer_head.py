@@ -1,4 +1,4 @@
-"""Which heads are learned, and what is taken for an answer with one of them."""
+"""Which response heads are learned, and which responses match one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_another_body_of_about_the_same_size_has_the_known_head(body: bytes, cut
         (HEAD % 9).replace(b"Server", b"server"),
     ],
 )
-def test_what_begins_otherwise_does_not(data: bytes) -> None:
+def test_other_head_does_not_match_a_learned_one(data: bytes) -> None:
     known = learn_head(answer(b"{}"), 2, len(answer(b"{}")))
     assert known is not None
     assert known.read_length(data) == -1
@@ -67,5 +67,5 @@ def test_head_that_comes_before_its_body_is_learned() -> None:
         b"HTTP/1.1 200 OK\r\n\r\ncontent-length: 2\r\n\r\n{}",
     ],
 )
-def test_head_whose_length_says_less_than_all_is_not_learned(data: bytes) -> None:
+def test_head_with_a_length_shorter_than_the_body_is_not_learned(data: bytes) -> None:
     assert learn_head(data, 2, len(data)) is None

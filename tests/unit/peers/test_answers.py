@@ -1,4 +1,4 @@
-"""What an HTTP answer of a peer means. The question behind every row: may the peer have taken the request?"""
+"""The meaning of an agent's HTTP response. The question behind every row: may the agent have taken the request?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULT = orjson.dumps({"jsonrpc": "2.0", "id": 7, "result": {"task": {"id": "t"}
 @pytest.mark.parametrize(
     "status", [301, 302, 307, 308, 400, 401, 403, 404, 405, 409, 413, 429, 501, 503, 505]
 )
-def test_status_that_says_not_served_is_refused(status: int) -> None:
+def test_status_for_not_served_is_a_refusal(status: int) -> None:
     outcome = read_response(status, None, b"<html>", 7)
     assert isinstance(outcome, RefusedByPeer)
     assert outcome.http_status == status
@@ -61,7 +61,7 @@ def test_result_of_another_request_is_malformed(answered: object) -> None:
     assert isinstance(read_response(200, None, body, 7), Malformed)
 
 
-def test_result_beside_an_error_is_malformed() -> None:
+def test_response_with_result_and_error_is_malformed() -> None:
     body = orjson.dumps(
         {"jsonrpc": "2.0", "id": 7, "result": {}, "error": {"code": 1, "message": "x"}}
     )

@@ -1,4 +1,4 @@
-"""The configuration of a peer: what is refused before anything is sent, and where calls may go."""
+"""The configuration of an agent: what is refused before anything is sent, and allowed targets of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a gRPC call as an outcome: certainty is claimed only where the agent itself has spoken."""
+"""The end of a gRPC call as an outcome: certain only if the agent itself has answered."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ WAIT: JsonObject = {"details": [{"retryDelay": "7.5s"}]}
         ("DEADLINE_EXCEEDED", None, Unknown("no answer in time")),
     ],
 )
-def test_each_end_is_what_the_agent_said_or_unknown(
+def test_each_grpc_status_is_the_agents_refusal_or_unknown(
     code: str, rich: JsonObject | None, outcome: PeerOutcome
 ) -> None:
     assert read_end(code, "no", rich) == outcome
 
 
-def test_program_that_raised_is_told_as_an_error_of_the_agent() -> None:
+def test_exception_in_the_agent_is_reported_as_its_error() -> None:
     text = "Unexpected <class 'RuntimeError'>: the tool broke"
     raised = read_end("UNKNOWN", text, None)
     assert raised == Unknown("gRPC UNKNOWN", 500, text)
@@ -57,7 +57,7 @@ def test_program_that_raised_is_told_as_an_error_of_the_agent() -> None:
     ],
 )
 def test_unknown_end_that_no_agent_wrote_stays_unknown(text: str) -> None:
-    """The library for gRPC says so itself where no status came."""
+    """The library for gRPC reports this itself if no status came."""
     outcome = read_end("UNKNOWN", text, None)
     assert judge_send(outcome) == outcome == Unknown("gRPC UNKNOWN")
 

@@ -1,4 +1,4 @@
-"""HTTP+JSON as bytes: what is asked, and what each way to say an error means."""
+"""HTTP+JSON as bytes: the requests, and the meaning of each form of an error."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def refuse(body: object, status: int = 400, operation: Operation = "GetTask") ->
         ({"error": {"code": 500, "message": "no", "status": "INTERNAL"}}, 500, -32603),
     ],
 )
-def test_each_way_to_say_an_error_becomes_its_code(
+def test_each_form_of_an_error_is_mapped_to_its_code(
     body: JsonObject, status: int, code: int
 ) -> None:
     assert refuse(body, status) == RefusedByPeer(code, "no", status, 7)
@@ -102,7 +102,7 @@ def test_bare_not_found_is_about_the_task_only_where_one_was_named() -> None:
 
 
 @pytest.mark.parametrize("body", [[], "x", {}, {"error": "x"}, {"detail": "Not Found"}])
-def test_body_without_an_error_says_no_more_than_its_status(body: object) -> None:
+def test_body_without_an_error_has_only_the_status(body: object) -> None:
     assert refuse(body, 404) == RefusedByPeer(-32603, "HTTP 404", 404, 7, is_bare=True)
     assert refuse(body, 502) == Unknown("HTTP 502", 502)
 

@@ -1,4 +1,4 @@
-"""What a card offers, and in which order it is tried."""
+"""The interfaces that a card offers, and the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kinds(card: JsonObject, preference: tuple[Choice, ...] = PREFERENCE) -> list
     return [one.choice for one in order(read_offer(card, HERE).usable, preference)]
 
 
-def test_json_rpc_comes_first_and_0_3_last_whatever_the_card_says() -> None:
+def test_json_rpc_is_preferred_and_0_3_is_last_whatever_the_card_lists() -> None:
     card: JsonObject = {
         "supportedInterfaces": [
             offer("HTTP+JSON", "0.3"),
@@ -116,7 +116,7 @@ def test_interface_of_another_origin_is_foreign_and_never_used() -> None:
         ("https://here.example", "https://here.example"),
     ],
 )
-def test_what_is_allowed_says_whether_a_dialled_address_has_tls(url: str, origin: str) -> None:
+def test_allowed_origins_determine_tls_of_a_grpc_address(url: str, origin: str) -> None:
     (interface,) = read_offer({"supportedInterfaces": [offer("GRPC", url=url)]}, HERE).usable
     assert interface.origin == origin
 
@@ -132,7 +132,7 @@ def test_what_is_allowed_says_whether_a_dialled_address_has_tls(url: str, origin
         ("plaintext", "here.example:443", ["https://here.example"]),
     ],
 )
-def test_operator_says_how_grpc_on_the_host_of_the_card_is_dialled(
+def test_grpc_setting_determines_how_the_host_of_the_card_is_dialled(
     grpc: Security | None, url: str, origins: list[str]
 ) -> None:
     """A card alone can send calls to no further port; what allowed_origins has counts first."""
@@ -165,7 +165,7 @@ def test_nonsense_in_a_card_is_read_over() -> None:
         ("http://127.0.0.1:9001", "http://0.0.0.0:9001/", "http://127.0.0.1:9001/"),
         ("http://agent:9001", "http://0.0.0.0:9001/%2Fa/", "http://agent:9001/%2Fa/"),
         ("http://agent:9001", "http://[::]:9001/", "http://agent:9001/"),
-        # Another machine, port or scheme is somebody else.
+        # Another machine, port or scheme is another origin.
         ("http://agent:9001", "http://localhost:9001/", None),
         ("http://127.0.0.1:9001", "http://localhost:9002/", None),
         ("http://127.0.0.1:9001", "https://localhost:9001/", None),

@@ -1,4 +1,4 @@
-"""Queries to a peer wait for one another, and no stream keeps the others out."""
+"""Queries to an agent are limited, and no stream blocks the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_more_than_so_many_ask_at_once_and_the_others_follow() -> None:
+async def test_concurrent_queries_are_limited_and_the_others_follow() -> None:
     queries, answered = QueryLimit(2), asyncio.Event()
     under_way: set[int] = set()
     most = 0
@@ -45,7 +45,7 @@ async def test_open_stream_is_no_question_any_more_once_it_has_spoken() -> None:
                 pass
 
 
-async def test_stream_that_says_nothing_keeps_the_others_out_for_a_moment_only() -> None:
+async def test_silent_stream_blocks_other_queries_only_briefly() -> None:
     queries = QueryLimit(1, opening_s=0.01)
     async with queries.open(), asyncio.timeout(10), queries.ask():
         pass

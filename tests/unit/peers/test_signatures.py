@@ -1,4 +1,4 @@
-"""Signatures on cards of peers: whose key counts, what a card cannot choose, and what a change of keys means."""
+"""Signatures on agents' cards: which keys count, what a card cannot choose, and the effect of a key change."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def judge(trust: CardTrust, card: JsonObject, world: World | None = None) 
     return await CardJudge(trust, world.fetch, world).judge(card)
 
 
-async def test_card_signed_by_a_pinned_key_is_verified_without_asking_anybody() -> None:
+async def test_card_signed_by_a_pinned_key_is_verified_without_a_request() -> None:
     world = World()
     verdict = await judge(pin(ONE, TWO), sign(TWO, jku="https://evil.example/jwks.json"), world)
     assert (verdict.standing, set(verdict.kids)) == ("verified", {TWO.kid})
@@ -121,7 +121,7 @@ async def test_key_at_an_origin_that_is_not_named_is_not_asked_for() -> None:
 
 
 @pytest.mark.kit("CARD-SIGN-004")
-async def test_revoked_key_counts_no_more_and_another_signature_still_does() -> None:
+async def test_revoked_key_does_not_count_and_another_signature_does() -> None:
     trust = pin(ONE, TWO, revoked=ONE.kid)
     assert (await judge(trust, sign(ONE))).standing == "untrusted"
     assert (await judge(trust, sign(ONE, TWO))).kids == {TWO.kid}
@@ -167,12 +167,12 @@ async def test_key_is_used_for_its_own_algorithm_alone() -> None:
         ],
     ],
 )
-async def test_what_cannot_be_read_as_a_signature_is_none(signatures: Json) -> None:
+async def test_unreadable_signature_counts_as_unsigned(signatures: Json) -> None:
     verdict = await judge(pin(ONE), {**CARD, "signatures": signatures})
     assert verdict.standing == "unsigned"
 
 
-async def test_only_so_many_signatures_are_looked_at() -> None:
+async def test_a_limited_number_of_signatures_is_checked() -> None:
     wrong = _forge({"alg": "ES256", "kid": ONE.kid}, b"x" * 64)["signatures"]
     right = sign(ONE)["signatures"]
     assert isinstance(wrong, list)
@@ -187,7 +187,7 @@ async def test_keys_that_cannot_be_read_leave_the_card_untrusted() -> None:
     assert (verdict.standing, "nobody is there" in verdict.reason) == ("untrusted", True)
 
 
-async def test_card_that_comes_back_unsigned_says_who_signed_it_before() -> None:
+async def test_card_that_loses_its_signature_names_the_previous_key() -> None:
     world = World([ONE])
     judged = CardJudge(pin(ONE, policy="warn"), world.fetch, world)
     await judged.judge(sign(ONE))

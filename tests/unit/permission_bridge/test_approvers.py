@@ -1,4 +1,4 @@
-"""Who decides, by risk."""
+"""The approvers, by risk."""
 
 import re
 
@@ -20,7 +20,7 @@ def test_the_tier_of_the_highest_risk_that_is_reached_counts() -> None:
     assert choose_tier(tiers, "critical") is CRITICAL
 
 
-def test_the_caller_stands_in_the_audience_where_it_is_named_and_once() -> None:
+def test_the_caller_is_in_the_audience_once_if_it_is_named() -> None:
     assert CRITICAL.list_audience("ada") == (AudienceStep(("ada", "bob")),)
     assert CRITICAL.list_audience("bob") == (AudienceStep(("bob",)),)
 
@@ -57,7 +57,7 @@ def test_approvers_are_a_part_of_the_version_of_a_policy() -> None:
     assert tier.steps == (AudienceStep(("bob",)), AudienceStep(("cleo",), 3_600_000))
 
 
-def test_a_role_stands_for_its_people_once_and_a_step_says_which_roles_it_names() -> None:
+def test_a_role_is_replaced_by_its_members_once_and_named_in_the_step() -> None:
     stated = {
         "roles": {"oncall": ["bob", "cleo"], "leads": ["cleo", "keycloak:4711"]},
         "approvers": [
@@ -94,7 +94,7 @@ def test_a_role_stands_for_its_people_once_and_a_step_says_which_roles_it_names(
         ({"oncall": ["bob"]}, ["@oncall"], "approvers[0]: 2 approvals are needed"),
     ],
 )
-def test_a_role_that_leads_to_nobody_is_refused_with_its_place(
+def test_a_role_without_members_is_refused_with_its_place(
     roles: dict[str, list[str]], who: list[str], why: str
 ) -> None:
     tier = {"risk": "high", "who": who, "need": 2 if roles == {"oncall": ["bob"]} else 1}
@@ -143,9 +143,7 @@ def test_rules_and_the_tier_of_the_risk_never_make_it_easier_for_each_other() ->
         ({"effect": "ask", "approvers": {"who": ["bob"], "need": 2}}, "2 approvals are needed"),
     ],
 )
-def test_who_decides_what_a_rule_asks_is_judged_when_it_is_read(
-    rule: dict[str, object], why: str
-) -> None:
+def test_approvers_of_a_rule_are_checked_when_it_is_read(rule: dict[str, object], why: str) -> None:
     for stated in (
         {"rules": [{"name": "pay", **rule}]},
         {"owners": {"ada": {"rules": [{"name": "pay", **rule}]}}},

@@ -1,4 +1,4 @@
-"""Rules put beside those of the configuration: one layer more, and never the stronger one."""
+"""Rules edited at run time: a further layer over the configuration, and never the stronger one."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ def test_edited_rule_is_no_answer_to_an_ask_that_grants_must_not_answer() -> Non
     assert not judge(lay(configured, edited)).offers_grant
 
 
-def test_record_tells_edited_rules_from_those_of_the_file_and_they_name_nobody_who_decides() -> (
-    None
-):
+def test_record_marks_edited_rules_and_they_set_no_approvers() -> None:
     tier = Tier("low", Quorum(need=2), (make_step(["ada", "eve"], {}),))
     configured = make_policy((Rule("same", "ask", about=frozenset({"calls"}), tier=tier),))
     policy = lay(

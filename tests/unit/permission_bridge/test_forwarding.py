@@ -1,4 +1,4 @@
-"""What is recorded when a question goes out."""
+"""What is recorded when a question is sent to devices."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_each_connected_device_gets_a_fact_of_its_own() -> None:
 
 
 @pytest.mark.requirement("CHN-6")
-def test_that_nobody_was_there_to_be_asked_is_a_fact_too() -> None:
+def test_forwarding_without_a_device_is_recorded() -> None:
     [fact] = record_forwarding(Stream().open(), [])
     assert isinstance(fact.payload, ChannelPermissionForwarded)
     assert (fact.payload.transport, fact.payload.outcome) == ("none", "no_device")

@@ -1,4 +1,4 @@
-"""Every combination of sources, held against the order that is promised: deny beats ask beats allow, from whomever."""
+"""Every combination of sources against the promised order: deny beats ask beats allow, whichever source decides."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Doubt: TypeAlias = Literal["none", "safe", "doubts"]
 
 @dataclass(frozen=True)
 class Sources:
-    """What each source would say."""
+    """The verdict of each source."""
 
     denies: bool
     asks: Asking
@@ -178,7 +178,7 @@ def test_a_rule_that_denies_beats_bypass_and_hook_and_all_of_them_are_recorded()
     ]
 
 
-def test_nothing_is_heard_where_the_input_cannot_be_read() -> None:
+def test_unreadable_input_is_denied_before_any_rule() -> None:
     facts = PolicyFacts(make_id("eval"), unsound="a number beyond 2^53", grants=(GRANT,))
     found = evaluate(PAY, facts, NOW_MS, make_policy((Rule("yes", "allow"),), "auto"))
     assert (found.decision, found.source) == ("deny", "integrity")
@@ -217,7 +217,7 @@ def test_a_classifier_raises_the_risk_and_never_lowers_it() -> None:
     assert ("classifier", "allow") in [(step.source, step.verdict) for step in found.trail]
 
 
-def test_owners_rules_stand_beside_those_of_the_host_and_speak_of_their_own_work_alone() -> None:
+def test_rules_of_an_owner_apply_to_its_own_work_only() -> None:
     rules = (Rule("mine", "deny", owner="ada"), Rule("all", "allow"))
     policy = make_policy(rules)
     facts = PolicyFacts(make_id("eval"))
@@ -227,7 +227,7 @@ def test_owners_rules_stand_beside_those_of_the_host_and_speak_of_their_own_work
     assert (bobs.decision, bobs.rules) == ("allow", ("all",))
 
 
-def test_a_rule_speaks_of_what_it_is_about_and_of_nothing_else() -> None:
+def test_a_rule_applies_only_to_its_kinds_of_cases() -> None:
     facts = PolicyFacts(make_id("eval"), may_call=True, is_configured=True)
     cases: dict[About, Case] = {
         "calls": InboundCall("ada", "echo"),
@@ -241,7 +241,7 @@ def test_a_rule_speaks_of_what_it_is_about_and_of_nothing_else() -> None:
         assert (found.decision == "deny") == (about == name), (about, name)
 
 
-def test_what_is_sent_can_be_read_by_a_rule_about_delegations() -> None:
+def test_rule_about_delegations_reads_the_sent_text() -> None:
     rule = Rule(
         "secrets",
         "ask",

@@ -1,4 +1,4 @@
-"""When pushes wait, and until when: by the clock of a place, over midnight, and across a change of the hour."""
+"""Quiet hours of pushes: by the time zone of a place, over midnight, and across daylight saving changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_night_is_over_at_its_end_by_the_clock_of_its_place(now: str, end: str
     assert found == (parse_ms(end) if end else None)
 
 
-def test_hours_of_one_day_are_for_those_who_are_named() -> None:
+def test_quiet_hours_apply_only_to_named_principals() -> None:
     now_ms = round(datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp() * 1000)
     assert NOON.find_end_ms("ada", now_ms) == now_ms + 30 * 60_000
     assert NOON.find_end_ms("bob", now_ms) is None
@@ -42,7 +42,7 @@ def test_hours_of_one_day_are_for_those_who_are_named() -> None:
 @pytest.mark.parametrize(
     ("risk", "grave"), [("low", False), ("medium", False), ("high", True), ("critical", True)]
 )
-def test_what_is_grave_waits_for_nothing(risk: Risk, grave: bool) -> None:  # noqa: FBT001  a case
+def test_high_risk_is_sent_in_quiet_hours(risk: Risk, grave: bool) -> None:  # noqa: FBT001  a case
     assert is_high_risk(risk) is grave
 
 

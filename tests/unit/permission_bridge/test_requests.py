@@ -1,4 +1,4 @@
-"""From a peer's prompt to the question that people see, and that what they see is what is bound."""
+"""From an agent's prompt to the question that approvers see, and that the digest binds what they see."""
 
 import string
 import unicodedata
@@ -131,7 +131,7 @@ class TestDigest:
             replace(PROMPT, expires_ms=NOW_MS + 5),
         ],
     )
-    def test_it_changes_with_whatever_somebody_could_be_misled_about(
+    def test_digest_changes_with_everything_that_an_approver_relies_on(
         self, changed: PeerPrompt
     ) -> None:
         assert ask(changed).digest != ask().digest
@@ -146,7 +146,7 @@ class TestDigest:
             replace(ASKING, scope=replace(SCOPE, task_id=make_id("task", 2))),
         ],
     )
-    def test_it_belongs_to_one_question_of_one_run_of_one_peer(self, asking: Asking) -> None:
+    def test_digest_is_bound_to_action_run_and_agent(self, asking: Asking) -> None:
         assert ask(asking=asking).digest != ask().digest
 
 
@@ -171,13 +171,13 @@ class TestOptions:
             replace(PROMPT, subject={"a\u200b": 1, r"a\u{200b}": 2}),
         ],
     )
-    def test_what_is_not_shown_whole_cannot_be_allowed(self, prompt: PeerPrompt) -> None:
+    def test_truncated_subject_cannot_be_allowed(self, prompt: PeerPrompt) -> None:
         request = ask(prompt)
         assert kinds(request) == ["reject_once"]
         assert request.subject["truncated"] is True
         assert len(orjson.dumps(request.subject)) < 16_384
 
-    def test_a_cut_says_how_long_the_text_was(self) -> None:
+    def test_cut_text_states_its_full_length(self) -> None:
         message = ask(replace(PROMPT, text="x" * 9000)).peer_message
         assert message is not None
         assert message.endswith("x [the text is longer: 9000 characters]")
@@ -186,7 +186,7 @@ class TestOptions:
         many = tuple(replace(ALLOW, option_id=f"o{number}") for number in range(7))
         assert kinds(ask(replace(PROMPT, options=many))) == ["cancel"]
 
-    def test_nesting_without_end_is_cut_and_said(self) -> None:
+    def test_deep_nesting_is_cut_and_marked(self) -> None:
         deep: Json = "end"
         for _ in range(900):
             deep = [deep]
@@ -200,7 +200,7 @@ class TestOptions:
             "reject_once",
         ]
 
-    def test_there_is_always_a_way_to_say_no(self) -> None:
+    def test_every_question_can_be_rejected_or_cancelled(self) -> None:
         assert kinds(ask(replace(PROMPT, options=(ALLOW,)))) == ["allow_once", "cancel"]
         assert kinds(ask(replace(PROMPT, options=()))) == ["cancel"]
         trap = replace(ALLOW, option_id="cancel", name="Cancel")
@@ -238,7 +238,7 @@ class TestExpiry:
     @pytest.mark.parametrize(
         ("risk", "minutes"), [("low", 60), ("medium", 60), ("high", 240), ("critical", 240)]
     )
-    def test_it_follows_from_the_risk(self, risk: Risk, minutes: int) -> None:
+    def test_lifetime_follows_from_the_risk(self, risk: Risk, minutes: int) -> None:
         assert ask(replace(PROMPT, risk=risk)).expires_ms == NOW_MS + minutes * MINUTE_MS
 
     def test_words_are_waited_for_as_long_as_anything_may_live(self) -> None:

@@ -1,4 +1,4 @@
-"""The way back: look first, send once, never again blindly."""
+"""The delivery of answers: check first, send once, never resend blindly."""
 
 import pytest
 from hypothesis import given
@@ -64,7 +64,7 @@ LONG_AGO = ReturnAttempts(1, NOW_MS - DOUBT_MS - 1)
         (Unreachable(), ReturnAttempts(3, NOW_MS), WaitUntil(NOW_MS + 40_000)),
     ],
 )
-def test_what_the_peer_says_decides_the_step(
+def test_the_state_of_the_agents_task_decides_the_step(
     sight: TaskSighting, attempts: ReturnAttempts, step: ReturnStep
 ) -> None:
     assert choose_step(sight, attempts, NOW_MS, DOUBT_MS) == step
@@ -101,7 +101,7 @@ def test_an_answer_is_sent_only_to_a_task_that_waits_for_it_and_cannot_have_it(
 
 
 @given(_SIGHTS)
-def test_nothing_is_returned_that_the_peer_has_said_it_never_saw(sight: TaskSighting) -> None:
+def test_an_answer_that_the_agent_does_not_have_is_not_returned(sight: TaskSighting) -> None:
     if not isinstance(sight, Gone | Unreachable) and sight.has_message is False:
         step = choose_step(sight, LONG_AGO, NOW_MS, DOUBT_MS)
         assert not isinstance(step, Returned)
@@ -156,7 +156,7 @@ def test_a_bare_message_delivers_without_a_status() -> None:
     assert judge_sending(Answered({}), None, 1, NOW_MS) == Returned("unknown")
 
 
-def test_the_record_says_how_often_and_when_it_was_tried() -> None:
+def test_the_record_has_the_number_and_time_of_attempts() -> None:
     stream = Stream()
     stream.open()
     stream.tell(make_answer(stream.now))
@@ -167,7 +167,7 @@ def test_the_record_says_how_often_and_when_it_was_tried() -> None:
     assert read_attempts(stream.now, untaken=True).untaken
 
 
-def test_a_retry_that_somebody_asked_for_is_no_blind_one_either() -> None:
+def test_a_requested_retry_also_checks_the_agent_first() -> None:
     stream = Stream()
     stream.open()
     for command in (make_answer(stream.now), BeginReturn(), FailReturn("stale"), RetryReturn()):

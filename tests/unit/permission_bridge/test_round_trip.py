@@ -1,4 +1,4 @@
-"""From a peer's waiting task to the message that answers it: both dialects, with nothing but the pure parts."""
+"""From an agent's waiting task to the message that answers it: both dialects, with only the pure parts."""
 
 import pytest
 
@@ -95,7 +95,7 @@ def test_words_are_answered_with_words() -> None:
     assert message["taskId"] == "T"
 
 
-def test_who_does_not_want_to_answer_cancels_the_task() -> None:
+def test_cancel_in_place_of_an_answer_cancels_the_task() -> None:
     stream, prompt = ask(wait_with({"text": "Which account?"}))
     stream.tell(make_answer(stream.now, "cancel"))
     assert (stream.now.return_state, stream.now.cancels_task) == ("owed", True)

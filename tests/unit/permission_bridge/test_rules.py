@@ -1,4 +1,4 @@
-"""Rules and modes: whatever their order, deny beats ask beats allow, and the record names each that spoke."""
+"""Rules and modes: in any order deny beats ask beats allow, and the record names each that matched."""
 
 from itertools import product
 from typing import get_args
@@ -64,7 +64,7 @@ def test_deny_beats_ask_beats_allow_whatever_the_order(
 
 
 @pytest.mark.requirement("EXT-1", "VAL-8")
-def test_every_source_that_spoke_stands_in_the_trail() -> None:
+def test_every_source_of_a_verdict_is_in_the_trail() -> None:
     found = judge(PAY, Rule("yes", "allow"), Rule("no", "deny", reason="not on Fridays"))
     assert (found.decision, found.reason) == ("deny", "not on Fridays")
     assert [(step.source, step.verdict, step.ref) for step in found.trail] == [
@@ -76,7 +76,7 @@ def test_every_source_that_spoke_stands_in_the_trail() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_cannot_be_seen_whole_or_wants_words_is_never_allowed(mode: PolicyMode) -> None:
+def test_truncated_or_text_question_is_never_allowed_by_a_rule(mode: PolicyMode) -> None:
     blind = PeerAsks("payments", "tool_call", is_allowable=False)
     assert judge(blind, Rule("yes", "allow"), mode=mode).decision != "allow"
 
@@ -104,7 +104,7 @@ def test_conditions_read_the_case(text: str, holds: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["action.args.missing == 1", "action.argv[3] == 'x'"])
-def test_condition_that_cannot_be_told_denies_and_asks_and_never_allows(text: str) -> None:
+def test_condition_that_cannot_be_evaluated_never_allows(text: str) -> None:
     assert read_condition(text).text == text
     assert judge(PAY, when(text, "allow")).decision == "ask"
     assert judge(PAY, when(text, "deny")).decision == "deny"
@@ -170,7 +170,7 @@ def test_commands_are_words_and_never_the_beginning_of_a_text(
     assert (found.is_only(words), found.may_run(words)) == (only, may)
 
 
-def test_what_is_no_text_and_what_is_too_long_is_never_allowed() -> None:
+def test_invalid_or_too_long_text_is_never_allowed() -> None:
     broken = PeerAsks("dev", "tool_call", tool="\ud800")
     assert judge(broken, when("action.tool != ''", "allow")).decision == "ask"
     assert judge(broken, when("action.tool != ''", "deny")).decision == "deny"

@@ -1,4 +1,4 @@
-"""The line that people read first: what two questions differ in stands in it, and no peer writes its beginning."""
+"""The line that approvers read first: it has what distinguishes two questions, and no agent writes its beginning."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_two_payments_of_one_tool_have_two_titles(peer: str, words: str | None) 
 
 
 @pytest.mark.parametrize("words", ["Pay 17 EUR?", "Pay 900 EUR?"])
-def test_question_without_a_subject_says_its_words(words: str) -> None:
+def test_title_of_a_question_without_a_subject_quotes_its_text(words: str) -> None:
     assert title(replace(PAY, subject=None, text=words)) == (
         f"payments asks for permission to run a tool “{words}”"
     )
@@ -80,7 +80,7 @@ def test_question_without_a_subject_says_its_words(words: str) -> None:
         (None, ""),
     ],
 )
-def test_what_would_be_done_stands_behind_our_words(
+def test_title_names_the_action_after_the_gateways_own_words(
     subject: dict[str, Json] | None, act: str
 ) -> None:
     prompt = replace(PAY, subject=subject, text=None)

@@ -1,4 +1,4 @@
-"""The one form of a question for every edge."""
+"""The form of a question, the same for every edge."""
 
 import orjson
 import pytest
@@ -26,7 +26,7 @@ def test_an_open_question_shows_everything_that_an_answer_needs() -> None:
 
 
 @pytest.mark.requirement("CHN-8", "I7")
-def test_a_closed_question_names_who_closed_it() -> None:
+def test_a_closed_question_names_its_decider() -> None:
     stream = Stream()
     stream.open()
     stream.tell(make_answer(stream.now, comment="go"))
@@ -50,7 +50,7 @@ def test_a_closed_question_names_who_closed_it() -> None:
     }
 
 
-def test_way_back_is_called_delivery_beside_its_older_name() -> None:
+def test_return_state_is_also_shown_as_delivery() -> None:
     stream = Stream()
     stream.open()
     seen = [(render_view(stream.now)["returnState"], render_view(stream.now)["delivery"])]

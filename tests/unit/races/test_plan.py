@@ -1,4 +1,4 @@
-"""The plan of ``make races``: the same seed plans the same races, and the shortest run has every story."""
+"""The plan of ``make races``: the same seed plans the same races, and the shortest run has every scenario."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that waits for the end of a surge is done in its order, and in portions."""
+"""Work deferred until the end of a burst runs in order, in batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_nothing_is_done_before_its_time_and_all_of_it_then_in_order() -> None:
+async def test_deferred_calls_run_in_order_after_their_delay() -> None:
     loop = asyncio.get_running_loop()
     afterwards, done = DeferredQueue(0.05), list[tuple[int, float]]()
 
@@ -44,7 +44,7 @@ async def test_others_have_their_turn_between_two_portions() -> None:
     assert any(0 < count < 200 for count in seen)
 
 
-async def test_what_comes_after_it_waits_for_its_own_time() -> None:
+async def test_later_deferred_call_waits_for_its_own_delay() -> None:
     afterwards, done = DeferredQueue(0.01), list[str]()
     afterwards.add(lambda: done.append("first"))
     await wait_until(lambda: done == ["first"], 10, "the first is done")

@@ -1,4 +1,4 @@
-"""Loops that look now and then share the moments at which they wake up."""
+"""Loops with an interval share the moments at which they wake up."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_pause_doubles_with_each_failed_trial_up_to_a_minute() -> None:
     assert pauses == [5_000, 10_000, 20_000, 40_000, 60_000, 60_000]
 
 
-def test_wait_is_told_in_whole_seconds() -> None:
+def test_wait_is_given_in_whole_seconds() -> None:
     assert play(*FAILED * FAILURES).wait_s(1) == 5
     assert play(*FAILED * FAILURES).wait_s(PAUSE_MS) == 1
 
@@ -100,7 +100,7 @@ def test_a_failure_that_left_before_it_opened_does_not_open_it_for_longer() -> N
     assert play("failed", breaker=opened, at_ms=1_000).wait_ms(1_000) == PAUSE_MS - 1_000
 
 
-def test_others_wait_for_a_trial_and_for_one_that_never_reports_no_longer_than_its_time() -> None:
+def test_other_calls_wait_for_a_trial_at_most_its_time() -> None:
     trial = play("asked", breaker=play(*FAILED * FAILURES), at_ms=PAUSE_MS)
     assert [trial.wait_ms(PAUSE_MS + after) for after in (0, 5_000, TRIAL_MS)] == [
         15_000,

@@ -1,4 +1,4 @@
-"""The last hour of calls to agents, out of counters that know nothing of time."""
+"""The last hour of calls to agents, from counters without timestamps."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_times_of_messages_alone_are_weighed() -> None:
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.sampled_from([1, 50, 95, 100]))
-def test_a_quantile_holds_so_many_of_a_hundred(counts: list[int], percent: int) -> None:
+def test_a_quantile_covers_the_given_percentage(counts: list[int], percent: int) -> None:
     bounds = [float(place) for place in range(len(counts) - 1)]
     found = find_quantile(counts, bounds, percent)
     if not sum(counts):
@@ -99,7 +99,7 @@ def test_a_quantile_holds_so_many_of_a_hundred(counts: list[int], percent: int) 
 
 
 @pytest.mark.anyio
-async def test_it_looks_for_the_time_of_a_block() -> None:
+async def test_cards_are_read_while_the_call_window_is_followed() -> None:
     window, _, clock, _ = open_window()
     async with window.follow():
         assert window.find_card_since("echo") == clock.at_ms

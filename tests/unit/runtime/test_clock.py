@@ -1,4 +1,4 @@
-"""The clock and the ids of this machine are what the ports promise."""
+"""The clock and the ids of this machine fulfil their ports."""
 
 import time
 
@@ -53,5 +53,5 @@ def test_ids_and_stems_that_are_asked_for_in_turn_are_whole() -> None:
     assert len({ids.mint("ev", Shard(3))[-16:] for _ in range(2_000)}) == 2_000
 
 
-def test_the_context_that_an_agent_is_told_is_minted_like_an_id() -> None:
+def test_context_for_an_agent_is_minted_like_an_id() -> None:
     assert is_own_context(SystemIds().mint(REMOTE_CONTEXT, Shard(3)))

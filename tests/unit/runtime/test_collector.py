@@ -1,4 +1,4 @@
-"""The cycle collector stands still for imports and for crowds, and goes on however they end."""
+"""The cycle collector pauses for imports and for bursts, and always resumes."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Durations read back as they were written, and nothing else is one."""
+"""Durations are read back as written, and other text is refused."""
 
 import pytest
 from hypothesis import given

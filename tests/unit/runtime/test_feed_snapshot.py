@@ -1,4 +1,4 @@
-"""What the end of a feed says of the rows behind an id: all of them, or nothing."""
+"""What the end of a feed proves about the rows after an id: all of them, or nothing."""
 
 from __future__ import annotations
 

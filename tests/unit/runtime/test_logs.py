@@ -60,7 +60,7 @@ def test_lines_name_their_request_their_trace_and_their_instance(out: io.StringI
     assert {line["instance"] for line in lines} == {"inst_1"}
 
 
-def test_what_a_line_says_itself_is_kept(out: io.StringIO) -> None:
+def test_fields_of_a_log_line_are_not_overwritten(out: io.StringIO) -> None:
     def say() -> None:
         Requests(SystemIds()).begin()
         structlog.get_logger().info("a2a.request", request="its own", trace=None)
@@ -71,7 +71,7 @@ def test_what_a_line_says_itself_is_kept(out: io.StringIO) -> None:
     assert "request" not in read(out)
 
 
-def test_caller_of_a_fault_is_told_where_to_look_for_it() -> None:
+def test_internal_error_names_its_request_in_the_log() -> None:
     def fail() -> tuple[object, str | None]:
         Requests(SystemIds()).begin()
         return explain_fault().details["request"], REQUEST.get()

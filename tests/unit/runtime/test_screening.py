@@ -1,4 +1,4 @@
-"""Which addresses are refused, in every spelling that leads to the same place."""
+"""Which addresses are refused, in every notation of the same address."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_public_addresses_pass(address: str) -> None:
     assert AddressScreen().judge(address) is None
 
 
-def test_operator_may_allow_a_network_in_each_spelling_and_nothing_beside_it() -> None:
+def test_allowed_network_applies_in_every_notation_and_to_nothing_else() -> None:
     screen = AddressScreen((ip_network("10.1.0.0/16"), ip_network("fd00::/64")))
     assert screen.judge("10.1.2.3") is None
     assert screen.judge("::ffff:10.1.2.3") is None

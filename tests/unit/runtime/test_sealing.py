@@ -1,4 +1,4 @@
-"""Secrets at rest: sealed for one place, opened by every known key, and never by chance."""
+"""Secrets at rest: sealed for one place, and opened by every known key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_one_changed_byte_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("sealed", [b"", b"1", b"1.", b"2.00000000.AAAA", b"plain", b"\xff.\xff"])
-def test_what_was_never_sealed_is_refused(sealed: bytes) -> None:
+def test_text_that_was_never_sealed_is_refused(sealed: bytes) -> None:
     with pytest.raises(ConfigInvalid, match="not among those given"):
         make_sealer([OLD], DRAW).unseal(sealed, PLACE)
 

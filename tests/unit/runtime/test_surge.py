@@ -1,16 +1,16 @@
-"""Many at once are a surge, one after another are not."""
+"""Many arrivals at once are a burst, one after another are not."""
 
 from __future__ import annotations
 
 from passerelle.runtime.common.deferred_queue import BurstDetector
 
 
-def test_those_above_the_bound_within_the_time_are_a_surge() -> None:
+def test_arrivals_above_the_bound_are_a_burst() -> None:
     surge = BurstDetector(most=3, within_s=1.0)
     assert [surge.join(0.2 * number) for number in range(5)] == [False, False, False, True, True]
 
 
-def test_who_comes_after_the_surge_is_alone_again() -> None:
+def test_an_arrival_after_a_burst_counts_alone() -> None:
     surge = BurstDetector(most=3, within_s=1.0)
     for _ in range(5):
         surge.join(10.0)

@@ -1,4 +1,4 @@
-"""Counters and histograms of ours look to Prometheus as those of its own library do."""
+"""Own counters and histograms look to Prometheus like those of its library."""
 
 import re
 
@@ -48,7 +48,7 @@ def test_sizes_read_as_a_histogram_of_each_of_them_however_often_they_are_read()
         assert show(ours) == show(theirs)
 
 
-def test_series_say_since_when_they_are_counted() -> None:
+def test_series_have_their_creation_time() -> None:
     registry = CollectorRegistry()
     tally = LabeledCounter("n", "Things.", ["kind"], registry)
     spread = LabeledHistogram("s", "Times.", ["kind"], BOUNDS, registry)

@@ -1,4 +1,4 @@
-"""Lists of several owners are read as one: in order, each row once, and none of a list before it is needed."""
+"""Lists of several owners are merged: in order, each row once, and none is read before it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames and segments give back what went in, and say of other bytes that they are none."""
+"""Frames and segments return what was packed, and refuse other bytes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_sealed_frame_opens_with_no_other_key_and_at_no_other_place(
 @pytest.mark.parametrize(
     "stored", [b"", b"\x01", b"\x02" + b"0" * 60, b"\x01\x40" + b"0" * 60, b"(\xb5/\xfd" * 20]
 )
-def test_what_is_no_sealed_frame_names_no_key(stored: bytes) -> None:
+def test_text_that_is_no_sealed_frame_has_no_key_name(stored: bytes) -> None:
     with pytest.raises(ValueError, match="no "):
         read_key_name(stored)
 
@@ -139,7 +139,7 @@ def test_a_frame_that_unpacks_to_more_than_any_session_is_not_unpacked() -> None
         read_frame(bomb)
 
 
-def test_a_segment_says_where_its_frames_stand() -> None:
+def test_a_segment_lists_the_places_of_its_frames() -> None:
     packed = [PackedFrame((f"se_{n}", f"task_{n}"), b"frame %d" % n, f"0{n}", n) for n in range(3)]
     segment = pack_segment(Shard(7), "rt_1", packed)
     for at, frame in zip(segment.places, packed, strict=True):
@@ -223,7 +223,7 @@ def test_a_segment_with_a_changed_byte_in_a_frame_that_stays_is_not_written_agai
         erase_frames(bytes(content), {segment.places[0].offset: TOMBSTONE})
 
 
-def test_what_is_no_segment_or_has_no_such_frame_is_refused() -> None:
+def test_invalid_segment_or_unknown_frame_is_refused() -> None:
     _, segment = make_segment([60, 80])
     first = segment.places[0].offset
     for content, asked in (

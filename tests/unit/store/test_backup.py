@@ -1,4 +1,4 @@
-"""A copy of a data directory whose engine does something of its own meanwhile."""
+"""A copy of a data directory while its engine rewrites files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_manifest_that_the_engine_is_about_to_rename_is_none(source: Path, tmp_p
     assert restore_backup(tmp_path / "copy", tmp_path / "restored") == 3
 
 
-def test_log_that_is_written_anew_meanwhile_is_copied_again_and_counted_once(
+def test_log_that_is_rewritten_during_a_backup_is_copied_again_and_counted_once(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, copy, copied = source / "appendonlydir", backup.copy_file, list[str]()
@@ -69,7 +69,7 @@ def test_log_that_is_written_anew_meanwhile_is_copied_again_and_counted_once(
     assert made.bytes == sum(found.values())
 
 
-def test_data_directory_without_a_log_is_told(source: Path, tmp_path: Path) -> None:
+def test_data_directory_without_a_log_is_refused(source: Path, tmp_path: Path) -> None:
     (source / "appendonlydir" / "appendonly.aof.manifest").unlink()
     with pytest.raises(StoreUnavailable, match="append-only file"):
         make(source, tmp_path / "copy")

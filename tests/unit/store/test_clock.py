@@ -1,4 +1,4 @@
-"""The clock of a primary, out of the bounds that its replies give."""
+"""The clock of a primary, estimated from the bounds that its replies give."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_clock_of_an_unknown_server_is_that_of_the_machine() -> None:
         pytest.param(604_900.0, 15_000, 10.0, 10.1, 5_001.0, id="set back"),
     ],
 )
-def test_what_is_known_moves_only_as_far_as_a_reply_demands(
+def test_server_time_moves_only_as_far_as_a_reply_requires(
     known_ms: float, server_ms: int, sent_s: float, received_s: float, ahead_ms: float
 ) -> None:
     clock = ServerTime(known_ms)

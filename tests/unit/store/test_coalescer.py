@@ -1,4 +1,4 @@
-"""Calls that come at once travel as one, and each gets its own answer."""
+"""Concurrent calls are sent as one, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_calls_of_one_turn_are_one_for_each_key() -> None:
     assert scripts.calls == [("a", [1, 2, 3]), ("b", [5])]
 
 
-async def test_a_call_of_a_later_turn_shares_nothing_with_one_that_has_begun() -> None:
+async def test_a_later_call_starts_a_batch_of_its_own() -> None:
     scripts = Scripts()
     coalescer = Coalescer(scripts.execute_batch)
     first = coalescer.call("a", 1)
@@ -50,7 +50,7 @@ async def test_a_call_of_a_later_turn_shares_nothing_with_one_that_has_begun() -
     assert scripts.calls == [("a", [1]), ("a", [2])]
 
 
-async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> None:
+async def test_calls_after_the_first_wait_and_share_a_batch() -> None:
     scripts = Scripts()
     coalescer = Coalescer(scripts.execute_batch)
     first = coalescer.call("a", 1)
@@ -62,7 +62,7 @@ async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> Non
 
 
 class Held:
-    """Answers when it is told to."""
+    """Answers when the test allows it."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
@@ -81,7 +81,7 @@ class Held:
         return calls, first
 
 
-async def test_those_that_follow_go_as_soon_as_the_first_has_its_result(
+async def test_next_batch_starts_when_the_first_has_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_S", 3600.0)
@@ -95,7 +95,7 @@ async def test_those_that_follow_go_as_soon_as_the_first_has_its_result(
         assert await calls.call("a", 4) == 4
 
 
-async def test_those_that_follow_go_beside_one_that_takes_long(
+async def test_later_calls_run_concurrently_with_a_slow_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_S", 0.01)
@@ -107,7 +107,7 @@ async def test_those_that_follow_go_beside_one_that_takes_long(
     assert await asyncio.gather(*asked) == [1, 2, 3]
 
 
-async def test_what_ends_late_begins_nothing_that_waits_for_another(
+async def test_late_result_does_not_start_calls_that_wait_for_another_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_S", 0.01)
@@ -136,7 +136,7 @@ async def test_what_ends_late_begins_nothing_that_waits_for_another(
     assert [await second, await third] == [2, 3]
 
 
-async def test_what_cannot_be_begun_is_told_to_all_who_asked() -> None:
+async def test_a_batch_that_cannot_start_fails_every_caller() -> None:
     def refuse(_key: str, _items: list[int]) -> Awaitable[list[int]]:
         raise StoreUnavailable("away", "no")
 
@@ -147,7 +147,7 @@ async def test_what_cannot_be_begun_is_told_to_all_who_asked() -> None:
     assert {type(answer) for answer in answers} == {StoreUnavailable}
 
 
-async def test_a_failure_is_told_to_all_who_asked_and_to_nobody_else() -> None:
+async def test_a_failed_batch_fails_only_its_callers() -> None:
     coalescer = Coalescer(Scripts().execute_batch)
     keys = ("away", "away", "here")
     answers = await asyncio.gather(
@@ -156,7 +156,7 @@ async def test_a_failure_is_told_to_all_who_asked_and_to_nobody_else() -> None:
     assert [type(answer) for answer in answers] == [StoreUnavailable, StoreUnavailable, int]
 
 
-async def test_who_left_in_time_is_not_asked_for() -> None:
+async def test_a_cancelled_call_is_left_out_of_the_batch() -> None:
     scripts = Scripts()
     coalescer = Coalescer(scripts.execute_batch)
     calls = [coalescer.call("a", number) for number in range(3)]
@@ -167,7 +167,7 @@ async def test_who_left_in_time_is_not_asked_for() -> None:
     assert scripts.calls == [("a", [0, 2])]
 
 
-async def test_who_leaves_while_it_is_carried_out_takes_nothing_from_the_others() -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_running_batch() -> None:
     scripts = Scripts()
     coalescer = Coalescer(scripts.execute_batch)
     calls = [coalescer.call("a", number) for number in range(2)]
@@ -177,7 +177,7 @@ async def test_who_leaves_while_it_is_carried_out_takes_nothing_from_the_others(
     assert await calls[1] == 2
 
 
-async def test_a_script_does_not_hold_the_server_for_more_than_so_many() -> None:
+async def test_a_batch_has_at_most_as_many_calls_as_allowed() -> None:
     scripts = Scripts()
     coalescer = Coalescer(scripts.execute_batch)
     count = 2 * MOST + 1

@@ -1,4 +1,4 @@
-"""The language of the store is that of Redis 7.0: no command outside this list, in Lua or in Python."""
+"""The store uses commands of Redis 7.0: no command outside this list, in Lua or in Python."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ ALLOW_OOM = frozenset(
         ),
     }
 )
-"""A full server keeps its leases, hears who lives, lets devices and agents in, announces a loss, and can be drained."""
+"""A full server keeps its leases and presence, admits devices and agents, announces a loss, and can be drained."""
 _LUA_CALL = re.compile(r"redis\.p?call\(\s*(?:'([A-Za-z]+)'|\"([A-Za-z]+)\"|([^'\")]+))")
 _SENDERS = frozenset({"pack", "ask", "ask_once"})
 

@@ -1,4 +1,4 @@
-"""Frames are compressed with a dictionary that is shipped; those without one, or with an earlier one, are read."""
+"""Frames are compressed with a shipped dictionary; those without one, or with an earlier one, can be read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHIPPED: Final = sorted(
 
 
 @pytest.mark.parametrize("plain", [_SAID, _SAID * 1000, b"\0", bytes(range(256)) * 9])
-def test_what_is_compressed_is_read_again(plain: bytes) -> None:
+def test_compressed_data_is_decompressed(plain: bytes) -> None:
     stored = compress(plain)
     assert decompress(stored, _MOST) == plain
     assert zstd.get_frame_info(stored).dictionary_id == CURRENT
@@ -36,7 +36,7 @@ def test_a_short_text_of_events_takes_less_with_the_dictionary() -> None:
     assert len(compress(_SAID)) < len(zstd.compress(_SAID, 1)) * 0.8
 
 
-def test_what_was_compressed_without_a_dictionary_is_read() -> None:
+def test_data_compressed_without_a_dictionary_is_decompressed() -> None:
     assert decompress(zstd.compress(_SAID, 1), _MOST) == _SAID
 
 
@@ -51,7 +51,7 @@ def test_a_dictionary_that_is_not_here_is_named() -> None:
     "stored",
     [b"", b"no frame", compress(_SAID)[:-1], compress(_SAID) * 2, compress(_SAID * 20_000)],
 )
-def test_what_is_damaged_or_too_long_is_refused(stored: bytes) -> None:
+def test_damaged_or_too_long_data_is_refused(stored: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decompress(stored, _MOST)
 
@@ -65,7 +65,7 @@ def test_a_frame_is_read_whatever_was_refused_before_it() -> None:
     assert decompress(stored, _MOST) == _SAID
 
 
-def test_each_dictionary_has_the_number_that_its_file_says() -> None:
+def test_each_dictionary_has_the_number_in_its_file_name() -> None:
     numbers = [int(path.stem) for path in _SHIPPED]
     assert CURRENT in numbers
     assert [read_dictionary(number).dict_id for number in numbers] == numbers

@@ -1,4 +1,4 @@
-"""The data directory: closed to others where it is ours, left alone where it is not."""
+"""The data directory: private if it is the gateway's own, otherwise left alone."""
 
 import asyncio
 import stat
@@ -31,9 +31,7 @@ def make_open(path: Path, *names: str) -> Path:
 
 
 @pytest.mark.parametrize("names", [(), ("lost+found",), ("owner-token",), ("blobs", "notes")])
-def test_directory_that_is_empty_or_ours_is_closed_to_others(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
+def test_empty_or_own_directory_becomes_private(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = make_open(tmp_path / "data", *names)
     assert make_data_directory(path) == path.resolve()
     assert read_mode(path) == 0o700
@@ -53,8 +51,8 @@ def test_closed_folder_with_other_files_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", "store.json"])
-def test_directory_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path, name: str) -> None:
-    """Whatever the reason, and whoever runs it: nobody opens or replaces a folder like a file."""
+def test_unwritable_directory_is_reported_in_one_sentence(tmp_path: Path, name: str) -> None:
+    """Whatever the reason and the user: a folder cannot be opened or replaced like a file."""
     (tmp_path / name / "in the way").mkdir(parents=True)
     stamp = EngineStamp("valkey", "9.1.2", 80, 1, "0a1b2c3d")
     write: Callable[[], object] = partial(write_stamp, tmp_path, stamp)

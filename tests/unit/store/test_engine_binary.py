@@ -1,4 +1,4 @@
-"""Which engine is started: the order of the search, and that a wrong setting is never passed over."""
+"""Which engine is started: the order of the search, and that a wrong setting is an error."""
 
 from __future__ import annotations
 

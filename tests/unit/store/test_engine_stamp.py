@@ -1,4 +1,4 @@
-"""The stamp of a data directory: who may open it next."""
+"""The stamp of a data directory: which engine may open it next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures: what the server said, and what is known about the write."""
+"""Failures: the server's error, and what is known about the write."""
 
 from __future__ import annotations
 

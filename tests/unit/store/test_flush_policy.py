@@ -1,4 +1,4 @@
-"""When a queue is flushed, by what was queued before: tables without a clock or a connection."""
+"""When a queue is flushed, by the calls queued before: tables without a clock or a connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGET_S = 0.004
 
 @dataclass
 class Calls:
-    """Queues calls at a policy and tells what it decides for each."""
+    """Queues calls at a policy and returns what it decides for each."""
 
     policy: FlushPolicy
     now_s: float = 0.0
@@ -131,7 +131,7 @@ def test_a_linger_that_was_joined_is_not_fruitless(calls: Calls) -> None:
     assert calls.queue(BUDGET_S) is Flush.AT_TICK_END
 
 
-def test_what_did_not_fit_is_as_urgent_as_the_rest(calls: Calls) -> None:
+def test_calls_that_did_not_fit_keep_their_urgency(calls: Calls) -> None:
     calls.queue()
     calls.queue(no_linger=True)
     calls.flush(1, leaves=True)

@@ -52,7 +52,7 @@ def test_one_without_a_task_is_kept_as_long_as_any_could_be() -> None:
     assert ForgetTerms(dict.fromkeys(TERMINAL, 7) | {"failed": 9}).find_keep_ms([]) == 9
 
 
-def test_the_shortest_is_that_of_any_agent_and_nothing_goes_where_there_is_none() -> None:
+def test_the_shortest_retention_is_that_of_any_agent() -> None:
     assert TERMS.shortest_ms == 2
     assert ForgetTerms().shortest_ms is None
     assert ForgetTerms({}, {"echo": {}}).shortest_ms is None

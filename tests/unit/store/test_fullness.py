@@ -1,4 +1,4 @@
-"""How full a store is: what begins at a share ends a little below it."""
+"""How full a store is: a state that begins at a share ends a little below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""INFO: both engines tell their version, and a server that would lose data is refused."""
+"""INFO: both engines report their version, and a server that would lose data is refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_unfit_server_is_refused_by_name(bad: ServerFacts, words: str) -> None:
 
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("replicas", [0, 2])
-def test_what_keeps_the_data_is_there_or_somebody_vouches_for_it(
+def test_server_must_be_durable_unless_the_settings_vouch_for_it(
     *, durable: bool, replicas: int
 ) -> None:
     facts = replace(GOOD, durable=durable, replicas=replicas)

@@ -1,4 +1,4 @@
-"""Which segments are merged, what comes out, and how numbers that were merged lead on."""
+"""Which segments are merged, the result, and how locators of merged segments are resolved."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def join(segments: list[tuple[SegmentName, bytes]]) -> bytes:
 
 
 @given(st.lists(FRAMES, min_size=1, max_size=4))
-def test_each_frame_stands_there_further_on_and_so_it_does_when_merged_again(
+def test_merged_segments_shift_each_frame_also_when_merged_twice(
     every: list[list[bytes]],
 ) -> None:
     segments = [pack(frames, mark) for mark, frames in enumerate(every)]
@@ -65,7 +65,7 @@ def test_each_frame_stands_there_further_on_and_so_it_does_when_merged_again(
                 assert note._replace(offset=at) in read_notes(joined)
 
 
-def test_what_is_erased_stays_erased_and_is_erased_in_a_merged_one_too() -> None:
+def test_erased_frames_stay_erased_in_merged_segments() -> None:
     name, content = pack([b"a" * 60, b"b" * 60], 1)
     first, second = read_notes(content)
     erased = erase_frames(content, {first.offset: TOMBSTONE})
@@ -109,7 +109,7 @@ def make_names(*sizes: int) -> list[SegmentName]:
 
 
 @given(st.lists(st.integers(200, MOST_BYTES), max_size=40))
-def test_what_is_merged_fits_and_pays(sizes: list[int]) -> None:
+def test_chosen_segments_fit_and_are_worth_a_merge(sizes: list[int]) -> None:
     names = make_names(*sizes)
     chosen = choose_segments(names)
     assert set(chosen) <= set(names)
@@ -178,7 +178,7 @@ def test_numbers_lead_on_to_those_that_are_named_and_no_further() -> None:
     assert follow_numbers({1, 2}, merged) == {}
 
 
-def test_what_stands_in_a_named_one_as_a_whole_is_covered_also_by_one_between() -> None:
+def test_a_segment_is_covered_through_an_intermediate_copy() -> None:
     a, b, c, d = make_names(1, 2, 3, 4)
     copies = {a.sha256: [SegmentCopy(b, 0)], b.sha256: [SegmentCopy(c, 5)]}
     assert find_covered(copies, {c}, {a, b, d}) == {a, b}

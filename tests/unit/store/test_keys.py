@@ -1,4 +1,4 @@
-"""Keys: one slot per shard, no two of them alike, and each of a kind that is known."""
+"""Keys: one slot per shard, no two of them equal, and each of a known kind."""
 
 from __future__ import annotations
 

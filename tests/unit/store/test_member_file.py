@@ -1,4 +1,4 @@
-"""A file of members: whole, or the member is named at which it is not."""
+"""A file of members: complete, or the error names the damaged member."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_members_are_read_as_they_were_written_here_and_by_every_tool() -> None:
 
 
 @pytest.mark.requirement("EXP-2")
-def test_a_file_that_was_cut_anywhere_says_so() -> None:
+def test_a_truncated_file_is_refused() -> None:
     content = write(MEMBERS)
     for end in range(len(content)):
         with pytest.raises(InvalidInput) as refused:
@@ -48,7 +48,7 @@ def test_a_file_that_was_cut_anywhere_says_so() -> None:
 
 
 @pytest.mark.requirement("EXP-2")
-def test_a_file_in_which_any_bit_was_changed_says_so() -> None:
+def test_a_file_with_a_flipped_bit_is_refused() -> None:
     content = write(MEMBERS)
     for place in range(len(content)):
         changed = bytearray(content)
@@ -64,7 +64,7 @@ def test_the_member_that_was_changed_is_named() -> None:
         check(content.replace(b"abcabc", b"abcabd", 1))
 
 
-def test_what_follows_the_end_is_refused() -> None:
+def test_bytes_after_the_end_are_refused() -> None:
     with pytest.raises(InvalidInput, match="file: does not end after its manifest"):
         check(write(MEMBERS) + b"x")
 
@@ -77,7 +77,7 @@ def test_a_member_that_only_the_manifest_names_is_missed() -> None:
 
 
 @pytest.mark.parametrize(("size", "sha256"), [(3, None), (1, None), (2, "0" * 64)])
-def test_content_that_is_not_what_was_said_of_it_is_no_member(
+def test_content_that_does_not_match_its_size_or_hash_is_refused(
     size: int, sha256: str | None
 ) -> None:
     writer = MemberWriter(io.BytesIO(), io.BytesIO())

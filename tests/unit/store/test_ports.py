@@ -1,4 +1,4 @@
-"""Each part of the store is what its port says: the type checkers judge the function, and nobody runs it."""
+"""Each part of the store implements its port: the type checkers judge the function, which is never run."""
 
 from __future__ import annotations
 

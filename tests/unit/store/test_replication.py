@@ -1,4 +1,4 @@
-"""Which primaries are known for promoted ones, and where acts wait: pure, over reports one after the other."""
+"""Which primaries are known as promoted, and where acts wait: pure, over one report after another."""
 
 from __future__ import annotations
 

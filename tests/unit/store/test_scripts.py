@@ -1,4 +1,4 @@
-"""What stands before a script when it is loaded: what it uses of the shared functions, and its keys by name."""
+"""The prelude of a loaded script: the shared functions that it uses, and its keys by name."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def test_functions_come_with_those_that_they_use_and_no_others() -> None:
     assert text.index(functions["int_text"]) < text.index(functions["wake_lease"])
 
 
-def test_a_function_that_there_is_not_is_an_error() -> None:
+def test_an_unknown_function_is_an_error() -> None:
     with pytest.raises(KeyError, match="sleep_lease"):
         compose_script(SCRIPT.replace("USES  wake", "USES  sleep"))

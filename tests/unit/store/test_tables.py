@@ -1,4 +1,4 @@
-"""Tables as they are defined, and the files that rows become: nothing is lost, nothing kept beyond a row group."""
+"""Table definitions, and the files written from rows: nothing is lost, and memory is bounded by a row group."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def stop_early(folder: Path, error: BaseException) -> None:
 
 @pytest.mark.requirement("EXP-5")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_whoever_ends_early_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+def test_a_failed_export_leaves_no_files(tmp_path: Path, error: BaseException) -> None:
     for is_there in (False, True):
         folder = tmp_path / f"tables-{is_there}"
         if is_there:
@@ -146,7 +146,7 @@ def test_a_disk_that_was_full_before_leaves_nothing(tmp_path: Path, most: int) -
 
 
 @pytest.mark.requirement("EXP-5")
-def test_whoever_is_interrupted_while_the_disk_is_full_is_told_of_the_interrupt(
+def test_an_interrupt_is_raised_even_if_the_disk_is_full(
     tmp_path: Path,
 ) -> None:
     with limit_files(4), pytest.raises(KeyboardInterrupt):
@@ -163,7 +163,7 @@ def fill_folder(folder: Path) -> None:
 def test_a_folder_is_whole_with_its_manifest_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is killed between two names leaves no manifest, and what is left says what it is."""
+    """An export that is killed between two names leaves no manifest, and its files name what they are."""
     folder, renamed = tmp_path / "tables", list[str]()
     rename = os.rename
 

@@ -19,7 +19,7 @@ WORDS = st.binary(max_size=30)
 
 
 def write(name: bytes, text: bytes) -> tuple[bytes, ...]:
-    """What is written of two values: one stands twice, the other inside an argument."""
+    """A call with two values: one is an argument twice, the other is inside an argument."""
     return b"100%", name, b'{"%b": "' + text + b'", "by": "' + name + b'"}', b""
 
 
@@ -42,13 +42,13 @@ def test_of_what_is_always_as_long_only_the_place_is_filled_in(name: bytes, text
 
 
 @pytest.mark.parametrize("name", [b"", b"shorter", b"longer than it ever was"])
-def test_what_is_never_as_long_is_not_filled_in(name: bytes) -> None:
+def test_value_of_another_length_is_not_filled_in(name: bytes) -> None:
     template = make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
     assert template is not None
     assert template.render((name, b"any")) is None
 
 
-def test_what_should_always_be_as_long_and_is_not_has_no_template() -> None:
+def test_fixed_value_with_two_lengths_has_no_template() -> None:
     assert make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {0}) is None
 
 
@@ -63,7 +63,7 @@ def test_of_two_values_that_begin_alike_each_keeps_its_own_places() -> None:
 
 
 @given(name=WORDS, text=WORDS, times=st.integers(1, 20), between=st.sampled_from([b"", b"%", b"'"]))
-def test_what_recurs_is_filled_in_wherever_it_stands(
+def test_a_value_is_filled_in_at_every_place(
     name: bytes, text: bytes, times: int, between: bytes
 ) -> None:
     def sing(name: bytes, text: bytes) -> tuple[bytes, ...]:
@@ -75,7 +75,7 @@ def test_what_recurs_is_filled_in_wherever_it_stands(
     assert template.render((name, text)) == pack(*sing(name, text))
 
 
-def test_a_value_that_stands_nowhere_is_no_placeholder() -> None:
+def test_a_value_that_does_not_occur_is_no_placeholder() -> None:
     template = make_wire_template(show(ONE, (ONE[0],)), show(OTHER, (OTHER[0],)), FREE)
     assert template is not None
     assert template.render((b"a", b"whatever")) == pack(b"a")
@@ -102,24 +102,24 @@ def repeat(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("derive", [measure, cut, shout, repeat])
-def test_what_depends_on_a_value_in_another_way_has_no_template(
+def test_derived_value_has_no_template(
     derive: Callable[[bytes], bytes],
 ) -> None:
     one, other = (show((word,), (word, derive(word))) for word in (b"some-word", b"another-word"))
     assert make_wire_template(one, other, FREE) is None
 
 
-def test_without_a_single_placeholder_there_is_no_template() -> None:
+def test_examples_without_a_placeholder_have_no_template() -> None:
     assert make_wire_template(show(ONE, (b"always",)), show(OTHER, (b"always",)), FREE) is None
     assert make_wire_template(show((b"",), (b"always",)), show((b"",), (b"always",)), FREE) is None
 
 
-def test_values_that_cannot_be_told_apart_have_no_template() -> None:
+def test_equal_values_have_no_template() -> None:
     alike = (b"same", b"same")
     assert make_wire_template(show(alike, write(*alike)), show(OTHER, write(*OTHER)), FREE) is None
 
 
-def test_what_is_alike_in_both_examples_may_stand_in_a_constant_and_has_no_template() -> None:
+def test_a_value_that_may_be_part_of_a_constant_has_no_template() -> None:
     def say(word: bytes, size: bytes) -> Example:
         return show((word, size), (word, b"http://127.0.0.1:32819/", size))
 
@@ -138,7 +138,7 @@ def test_a_call_is_taken_apart_into_what_it_was_made_of(arguments: list[bytes]) 
     assert unpack(pack(*arguments)) == tuple(arguments)
 
 
-def test_a_text_is_quoted_as_it_stands_in_json() -> None:
+def test_a_text_is_quoted_as_in_json() -> None:
     assert quote(['a "b"\n\\']) == [rb"a \"b\"\n\\"]
 
 

@@ -1,4 +1,4 @@
-"""A wait returns what it waited for, or says what it saw instead."""
+"""A wait returns what it waited for, or reports what it saw instead."""
 
 import pytest
 

@@ -53,7 +53,7 @@ def test_each_alert_links_its_own_section_of_the_runbook() -> None:
         assert heading == rule["alert"].lower()
 
 
-def test_metrics_that_the_table_says_to_alert_on_have_an_alert() -> None:
+def test_metrics_that_the_table_recommends_for_alerts_have_one() -> None:
     wanted = {
         metric.name
         for metric in read_metrics(TABLE.read_text("utf-8"))

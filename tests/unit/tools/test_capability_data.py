@@ -52,7 +52,7 @@ def test_part_that_rests_on_no_row_is_a_fault(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.requirement("ID-17")
-def test_scope_has_its_ten_items_and_names_rows_that_stand() -> None:
+def test_scope_has_its_ten_items_and_names_existing_rows() -> None:
     rows = {row.id for row in load()}
     items = list_capabilities(load(), collect())
     assert len(items) == 10

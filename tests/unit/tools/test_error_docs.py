@@ -18,7 +18,7 @@ PARTS: Final[tuple[Part, ...]] = ("answers", "tasks")
 
 
 def list_literals(node: ast.expr) -> Iterator[str]:
-    """The texts that an expression may have, as far as it says so itself."""
+    """The texts that an expression may have, as far as it is a literal."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -50,7 +50,7 @@ def test_each_code_of_an_answer_has_its_section_and_no_other() -> None:
     assert {one.code for one in read_advice("answers")} == set(list_answers())
 
 
-def test_a_class_that_refines_its_code_says_into_which() -> None:
+def test_a_class_that_refines_its_code_lists_the_codes() -> None:
     for kind in list_classes():
         if "stable_code" in vars(kind):
             assert kind is PasserelleError or kind.codes, kind.__name__
@@ -66,7 +66,7 @@ def test_each_literal_code_of_a_task_has_its_section() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_no_code_has_two_sections_and_each_says_all_three(part: Part) -> None:
+def test_each_code_has_one_section_with_all_three_parts(part: Part) -> None:
     rows = read_advice(part)
     assert len({one.code for one in rows}) == len(rows)
     for one in rows:

@@ -1,4 +1,4 @@
-"""What is drawn of the events says all of them, and says it of each exactly once."""
+"""The generated tables of events contain each of them exactly once."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def find_refs(value: object) -> set[str]:
     return own | {ref for item in named.values() for ref in find_refs(item)}
 
 
-def test_every_class_stands_in_the_table_once() -> None:
+def test_every_event_class_is_in_the_table_once() -> None:
     drawn = re.findall(r"^\| `([a-z_.]+)` \|", render_events(), re.MULTILINE)
     assert sorted(drawn) == sorted(EventType)
 

@@ -1,4 +1,4 @@
-"""A generated file that differs from what the code says is found."""
+"""A generated file that differs from its source is found."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ def test_an_image_that_runs_otherwise_is_refused(name: str, value: object) -> No
         check_entry({"OCIv1": {"config": ENTRY | {name: value}}})
 
 
-def test_what_the_user_may_write_or_become_is_found(tmp_path: Path) -> None:
+def test_writable_and_setuid_files_of_the_image_are_found(tmp_path: Path) -> None:
     for name in ("tmp", "var/lib/passerelle", "usr/bin"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "tmp").chmod(0o1777)

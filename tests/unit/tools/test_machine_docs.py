@@ -1,4 +1,4 @@
-"""The drawn state machines say what the tables say."""
+"""The drawn state machines agree with the tables."""
 
 import re
 
@@ -32,7 +32,7 @@ def test_every_row_of_the_tables_is_drawn_and_no_other() -> None:
     assert read_rows() - {("command", "from", frozenset({"to"}))} == wanted
 
 
-def test_every_status_says_which_commands_it_takes() -> None:
+def test_every_status_lists_its_commands() -> None:
     for status in Status:
         taken = [command.__name__ for command, rows in task.TABLE.items() if status in rows]
         assert re.search(

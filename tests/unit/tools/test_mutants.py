@@ -16,7 +16,7 @@ PIECE = Mutant("a sum", "room/sums.py", "1 + 1", "2 + 2", "")
 
 
 def run(tree: Path) -> str:
-    """What the tree says, in the second in which it was copied, by a process that compiles nothing for the next one."""
+    """The text of a module in a copy of the tree, read in the same second by a process that writes no bytecode."""
     os.utime(tree / PIECE.file, (0, 0))
     command = (sys.executable, "-B", "-c", "import room.sums; print(room.sums.TOTAL)")
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)

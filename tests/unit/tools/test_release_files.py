@@ -1,4 +1,4 @@
-"""What a release says of its files, and what an installation may take."""
+"""What a release states about its files, and what an installation may take."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_libraries_that_are_named_do_not_count_with_what_they_bring(tmp_path: Pa
     assert close_over({}, ("httpx",)) == set()
 
 
-def test_what_is_too_large_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_large_installation_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert judge("it", 5, 5) == []
     assert judge("it", 6, 5) == ["it takes 6 bytes, and may take 5"]
     install(tmp_path, "client", 3_000_001)

@@ -36,7 +36,7 @@ def list_names(requirements: list[str]) -> set[str]:
     return {canonicalize_name(Requirement(text).name) for text in requirements}
 
 
-def test_it_is_whole_by_its_schema(text: str) -> None:
+def test_sbom_is_valid_by_its_schema(text: str) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str('{"bomFormat": 1}') is not None
 
@@ -68,7 +68,7 @@ def test_versions_and_hashes_are_those_of_the_lock(components: dict[str, dict[st
         assert component["purl"] == f"pkg:pypi/{name}@{component['version']}"
 
 
-def test_it_says_who_brings_what(text: str) -> None:
+def test_sbom_lists_the_dependencies_of_each_package(text: str) -> None:
     graph = {one["ref"]: set(one.get("dependsOn", [])) for one in json.loads(text)["dependencies"]}
     assert list_names(PROJECT["dependencies"]) <= graph["passerelle"]
     reached, waiting = set[str](), ["passerelle"]
@@ -84,6 +84,6 @@ def test_the_same_tree_gives_the_same_bytes(text: str) -> None:
     assert render(make_bom(f"{LOCK}\n# another lock")) != text
 
 
-def test_what_is_not_locked_is_named() -> None:
+def test_package_outside_of_the_lock_is_named() -> None:
     with pytest.raises(LookupError, match="is not in the lock"):
         make_bom("httpx==0.28.0\n")

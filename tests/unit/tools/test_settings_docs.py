@@ -31,7 +31,7 @@ def list_sections(prefix: str, section: type[Section]) -> Iterator[tuple[str, li
 
 
 def list_names(section: type[Section]) -> list[str]:
-    """As they stand in a file: Python keeps some words to itself."""
+    """Names as in a file: some of them are keywords of Python."""
     return [field.alias or name for name, field in section.model_fields.items()]
 
 

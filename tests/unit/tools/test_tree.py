@@ -1,4 +1,4 @@
-"""What stands in the repository: its links lead to something in it."""
+"""The files of the repository: its links lead to files in it."""
 
 from __future__ import annotations
 

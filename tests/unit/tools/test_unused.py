@@ -38,7 +38,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_only_tests_use_is_found(root: Path) -> None:
+def test_code_used_only_by_tests_is_found(root: Path) -> None:
     found = unused.find_unused(("core",), ("tools",))
     assert [(one.name, one.line) for one in found] == [("only_tested", 9), ("SEEN", 3)]
     (root / "tools").mkdir()

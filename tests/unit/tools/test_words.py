@@ -1,4 +1,4 @@
-"""The check that nothing is called, and nothing said, in words that nobody from the field searches for."""
+"""The check that names and sentences use the words of the field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_type_and_a_function_are_found_wherever_they_stand(
+def test_type_and_function_names_are_found_at_any_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "core").mkdir()

@@ -67,11 +67,11 @@ def test_inside_of_a_network_is_refused_in_every_notation(url: str) -> None:
         ("https://:pw@example.com/", "credentials"),
     ],
 )
-def test_what_is_no_plain_https_url_is_refused(url: str, why: str) -> None:
+def test_url_other_than_plain_https_is_refused(url: str, why: str) -> None:
     assert why in refused(ANY, url)
 
 
-def test_list_is_the_whole_of_it() -> None:
+def test_only_listed_origins_are_allowed() -> None:
     rules = WebhookRules(("https://*.example.com", "http://hooks.internal:9000"))
     assert not rules.judge("https://a.b.example.com/x").trusted
     assert rules.judge("http://hooks.internal:9000/x").trusted

@@ -1,4 +1,4 @@
-"""What a push notification brings with it, and how a receiver can tell that it is ours."""
+"""The headers of a push notification, and how a receiver can verify that the gateway sent it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_bearer_without_credentials_gets_a_token_that_our_jwks_verifies(algorith
     assert jwt.PyJWS().decode(whole, key, algorithms=[algorithm]) == BODY
 
 
-def test_credentials_of_the_config_are_not_replaced_by_ours() -> None:
+def test_credentials_of_the_config_are_not_replaced_by_the_gateways() -> None:
     pem = mint_signing_key("EdDSA")
     authority = Authority(Signer((read_signing_key(pem, "key"),)), "gw", FixedClock())
     headers = compose(PushConfig(URL, scheme="Bearer", credentials="theirs"), authority)

@@ -44,7 +44,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
         ((408, 425, 429, 500, 502, 503, 504, 599, 100, 199), Reaction.BUSY),
     ],
 )
-def test_status_is_taken_as_the_table_says(statuses: tuple[int, ...], reaction: Reaction) -> None:
+def test_each_http_status_has_its_reaction(statuses: tuple[int, ...], reaction: Reaction) -> None:
     assert {read_reaction(ReceiverAnswered(status)) for status in statuses} == {reaction}
 
 
@@ -53,7 +53,7 @@ def test_silence_is_busy_and_a_refused_address_is_a_refusal() -> None:
     assert read_reaction(AddressBlocked()) is Reaction.REFUSED
 
 
-def test_third_refusal_in_a_row_ends_it_and_a_busy_answer_between_starts_anew() -> None:
+def test_third_refusal_in_a_row_gives_up_and_a_busy_answer_resets_the_count() -> None:
     streak = FailureStreak()
     for status in (404, 404, 503, 404, 404):
         verdict = judge(streak, ReceiverAnswered(status), NOW, 0.5)
@@ -92,7 +92,7 @@ def test_after_a_day_it_is_given_up_and_the_last_pause_does_not_reach_beyond_it(
     assert isinstance(judge(streak, ReceiverUnreached("timeout"), NOW + LONGEST_MS, 1.0), GivenUp)
 
 
-def test_what_was_not_sent_counts_as_time_and_not_as_a_try() -> None:
+def test_delivery_that_was_not_sent_counts_as_time_and_not_as_an_attempt() -> None:
     first = postpone(FailureStreak(), 700, "breaker", NOW)
     assert first == Postponed(FailureStreak(0, NOW, 0, "breaker"), 700)
     kept = postpone(FailureStreak(3, NOW, 1, "http_500"), 700, "breaker", NOW + 5)

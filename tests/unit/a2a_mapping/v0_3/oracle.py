@@ -1,4 +1,4 @@
-"""The SDK's own conversions between the versions, from JSON to JSON: what ours must agree with."""
+"""The SDK's own conversions between the versions, from JSON to JSON: the gateway's must agree with them."""
 
 from __future__ import annotations
 

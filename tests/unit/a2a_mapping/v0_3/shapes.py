@@ -1,4 +1,4 @@
-"""Canonical 1.0 objects of every shape, without what 0.3 has no word for."""
+"""Canonical 1.0 objects of every shape, without those that 0.3 cannot express."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from passerelle.a2a_mapping.v0_3.forms import UNSPECIFIED
 from passerelle.core.wire.json import Json, JsonObject
 
-# What stands at a member: lists of objects are no lists of values to a type checker, so it is not told more.
+# The value of a member. A list of objects is no list of values to a type checker, so the type stays general.
 Part: TypeAlias = st.SearchStrategy[Any]
 STATES = [
     "TASK_STATE_SUBMITTED",

@@ -79,7 +79,7 @@ def test_data_that_has_a_member_data_is_not_taken_for_a_wrapper() -> None:
     ("configuration", "at_once"),
     [({}, False), ({"blocking": True}, False), ({"blocking": False}, True)],
 )
-def test_send_blocks_unless_it_says_otherwise(configuration: JsonObject, *, at_once: bool) -> None:
+def test_send_blocks_by_default(configuration: JsonObject, *, at_once: bool) -> None:
     message: JsonObject = {"messageId": "m", "role": "user", "parts": [{"text": "x"}]}
     params: JsonObject = {"message": message, "configuration": configuration}
     for form in Form:
@@ -117,7 +117,7 @@ FLAT: JsonObject = {
         (Form.PROTO, {"taskId": "t", "pushNotificationConfig": CONFIG}),
     ],
 )
-def test_push_config_is_found_wherever_it_stands(form: Form, params: JsonObject) -> None:
+def test_push_config_is_read_in_every_nesting(form: Form, params: JsonObject) -> None:
     call = read_call(Method.CREATE_PUSH_CONFIG, params, form)
     assert call.params == FLAT
 
@@ -229,7 +229,7 @@ def test_task_that_was_there_before_its_stream_ends_nothing() -> None:
     assert ends_stream({"message": {}}, is_first=True, follows_on=False)
 
 
-def test_params_for_a_peer_say_plainly_whether_they_block() -> None:
+def test_params_for_an_agent_always_state_whether_they_block() -> None:
     params: JsonObject = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": []}}
     written = write_params(Method.SEND_MESSAGE, params, Form.KIND)
     assert written["configuration"] == {"blocking": True}

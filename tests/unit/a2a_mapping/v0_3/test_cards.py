@@ -1,4 +1,4 @@
-"""Cards of 0.3: read as the SDK reads them, written so that 0.3 readers take them."""
+"""Cards of 0.3: read as the SDK reads them, and written so that 0.3 readers accept them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BOTH = PublicEdge({"bearer": BEARER}, ("a2a:call",), versions=("1.0", "0.3"), ex
 
 
 def _known(card: JsonObject) -> JsonObject:
-    """What the models of 0.3 know of it: other kinds of schemes are errors there."""
+    """The part that the models of 0.3 know: other kinds of schemes are errors there."""
     schemes = card["securitySchemes"]
     assert isinstance(schemes, dict)
     return {
@@ -71,11 +71,11 @@ def test_card_of_the_older_version_is_read_as_the_sdk_reads_it() -> None:
     # The SDK lists the main address twice where the card does, and shortens the version of the further ones.
     first, _, further = expected.pop("supportedInterfaces")
     assert lifted.pop("supportedInterfaces") == [first, {**further, "protocolVersion": "0.3.0"}]
-    # A list of scopes that is empty is as good as none.
+    # An empty list of scopes counts as none.
     assert render_payload(lifted) == render_payload(expected)
 
 
-def test_what_nobody_knows_in_an_older_card_stays() -> None:
+def test_unknown_members_of_an_older_card_are_kept() -> None:
     lifted = lift_card(OLD)
     assert lifted["future"] == 1
     assert object_at(lifted, "securitySchemes")["odd"] == {"type": "someday"}
@@ -93,7 +93,7 @@ def test_older_card_without_a_transport_speaks_json_rpc() -> None:
     ]
 
 
-def test_card_of_an_older_peer_becomes_ours() -> None:
+def test_card_of_an_older_agent_is_rewritten() -> None:
     card = rewrite_card(OLD, PLACE, PublicEdge())
     assert "old.internal" not in str(card)
     assert card["skills"] == [{"id": "s", "name": "S", "description": "d", "tags": ["t"]}]

@@ -1,4 +1,4 @@
-"""Our conversions give what the SDK's give, in both directions and both spellings."""
+"""The gateway's conversions agree with the SDK's, in both directions and both spellings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_sends_are_written_and_read_as_the_sdk_does_it(params: JsonObject) -> No
 
 
 def _blocking(params: JsonObject, written: JsonObject) -> JsonObject:
-    """Ours says whether it blocks also where the caller said nothing."""
+    """The gateway always states whether it blocks, the SDK only if the caller did."""
     return {} if "configuration" in params else {"configuration": written["configuration"]}
 
 

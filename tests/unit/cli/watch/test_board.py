@@ -1,4 +1,4 @@
-"""What is watched: folded once, measured, and left behind when it is over."""
+"""Watched tasks: folded once, measured, and dropped when they have ended."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_event_that_a_snapshot_has_changes_nothing() -> None:
     assert board.measure("task_1", NOW_MS) == 0
 
 
-def test_what_cannot_be_read_and_what_is_of_nobody_changes_nothing() -> None:
+def test_unreadable_and_unrelated_events_change_nothing() -> None:
     board = Board()
     assert board.apply_event({"type": "x.other"}, NOW_MS) is None
     story = make_story()
@@ -135,7 +135,7 @@ def test_programs_read_one_object_for_each_line() -> None:
     assert (task["taskId"], task["status"], task["rate"]) == ("task_1", "accepted", 0.0)
 
 
-def test_silence_is_a_change_and_told_once() -> None:
+def test_a_silent_task_is_shown_once_as_stale() -> None:
     story = make_story(StartRun("run_1", STARTED))
     assert story.state is not None
     board, told = Board(), list[str]()

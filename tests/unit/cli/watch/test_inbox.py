@@ -1,4 +1,4 @@
-"""The inbox of a terminal: what keys do, and what they never do."""
+"""The inbox of a terminal: what each key does, and what it never does."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def press(inbox: Inbox, keys: str) -> Act | None:
     return act
 
 
-def test_a_yes_is_said_twice_and_names_what_was_shown() -> None:
+def test_an_approval_is_confirmed_and_names_the_shown_question() -> None:
     view = question()
     inbox = make(view)
     assert press(inbox, "a") is None
@@ -55,7 +55,7 @@ def test_at_high_risk_the_word_is_spelled_out(risk: str) -> None:
     assert press(make(view), "dy") == Decide(view, "no")
 
 
-def test_what_is_being_said_never_hits_the_next_question() -> None:
+def test_a_started_answer_is_dropped_when_its_question_closes() -> None:
     inbox = make(question(1), question(2))
     press(inbox, "a")
     inbox.close("act_1", {"outcome": "rejected", "decidedBy": "bob"})
@@ -72,7 +72,7 @@ def test_while_an_answer_is_on_its_way_no_key_does_anything_to_its_question() ->
     assert press(inbox, "dy") is not None
 
 
-def test_words_are_typed_and_an_empty_reply_says_nothing() -> None:
+def test_text_is_typed_and_an_empty_reply_is_not_sent() -> None:
     view = question(kind="input")
     assert press(make(view), "r\r") is None
     assert press(make(view), "rblue\r") == Decide(view, "answer", "blue")

@@ -1,4 +1,4 @@
-"""A job that is followed: told once for each change, over absences of the gateway and gaps of the stream."""
+"""A followed job: shown once for each change, across outages of the gateway and gaps of the stream."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def follow(script: Script, patience_s: float = 0.0) -> list[str]:
     return told
 
 
-def test_changes_are_told_as_they_come_and_others_are_not() -> None:
+def test_only_changes_of_the_job_are_shown() -> None:
     script = Script(
         page("c-1"),
         job("running", title="batch"),
@@ -88,7 +88,7 @@ def test_a_gateway_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
         follow(Script(away, away, page("c-1")), 0.0)
 
 
-def test_a_gap_is_read_over_and_a_job_that_is_gone_is_said() -> None:
+def test_a_gap_is_followed_by_a_read_and_a_missing_job_is_reported() -> None:
     gap = CallerError("what follows the cursor is kept no longer")
     again = Script(page("c-1"), job("running"), gap, page("c-9"), job("completed"))
     assert follow(again) == ["running", "completed"]

@@ -1,4 +1,4 @@
-"""The table of ``tasks watch`` on a terminal of 80 columns: what tells tasks apart is whole."""
+"""The table of ``tasks watch`` on a terminal of 80 columns: the distinguishing part of ids is complete."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_ids_are_whole_where_there_is_room(board: Board) -> None:
     assert all(task in draw(board, 140) for task in TASKS)
 
 
-def test_owners_stand_beside_what_they_have_begun(board: Board) -> None:
+def test_the_owner_of_each_task_is_shown(board: Board) -> None:
     lines = draw(board, 80, with_owners=True).splitlines()
     assert all(len(line.rstrip()) <= 80 for line in lines)
     titles, *rows = [line.split() for line in lines[:3]]

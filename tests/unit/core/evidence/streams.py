@@ -1,4 +1,4 @@
-"""A stream of facts as the log gives it, made by hand."""
+"""A stream of facts in the form of the log, made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which facts a bundle has, where its range ends, and what the chain says of it."""
+"""Which facts a bundle has, where its range ends, and what the chain proves."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_facts_of_a_scope_are_in_and_those_between_are_named(
     assert found.after == STORY[wanted[-1]].entry.previous
 
 
-def test_what_exports_write_ends_no_range_and_stands_in_a_later_one() -> None:
+def test_facts_of_an_export_do_not_end_a_range_and_are_in_a_later_one() -> None:
     short = pick("task", "task_1", STORY[:7])
     assert pick("task", "task_1") == short
     later = [
@@ -90,7 +90,7 @@ def test_what_exports_write_ends_no_range_and_stands_in_a_later_one() -> None:
     assert places(found) == [2, 4, 5, 7, 8, 9, 10]
 
 
-def test_facts_of_tasks_that_are_not_for_the_caller_stand_by_their_ids() -> None:
+def test_facts_of_hidden_tasks_are_listed_as_omitted() -> None:
     found = pick("session", SESSION, hidden={"task_1"})
     assert places(found) == [1, 3, 6]
     assert [place for place, _ in found.omitted] == [2, 4, 5]
@@ -127,7 +127,7 @@ def test_a_chain_that_does_not_hold_is_broken(harm: str) -> None:
     assert start_chain(EPOCH) == STORY[0].entry.previous
 
 
-def test_facts_that_the_stream_has_no_more_make_it_trimmed() -> None:
+def test_a_stream_that_lost_its_first_facts_is_trimmed() -> None:
     found = select(
         name_scope("session", SESSION), STORY[3:], find_head(STORY, first=4), had_more=True
     )

@@ -1,4 +1,4 @@
-"""When a card changed, who has it already, and what is signed of it."""
+"""When a card changed, whether the caller has the current one, and what is signed."""
 
 from dataclasses import dataclass, replace
 
@@ -93,7 +93,7 @@ def test_card_changed_when_the_card_of_the_peer_did_whatever_host_is_asked() -> 
         ({"if-none-match": '"x", *'}, 304),
     ],
 )
-def test_caller_that_has_the_card_is_told_so(asked: dict[str, str], status: int) -> None:
+def test_caller_with_the_current_card_gets_not_modified(asked: dict[str, str], status: int) -> None:
     assert shorten(render(CardOptions(OPEN_EDGE)), asked).status == status
 
 

@@ -36,7 +36,7 @@ def test_name_of_0_3_counts_only_for_its_callers() -> None:
     assert read_extensions(incoming, legacy=True) == {"urn:a", "urn:b"}
 
 
-def test_what_nobody_here_serves_is_not_activated() -> None:
+def test_unsupported_extensions_are_not_activated() -> None:
     active = activate(frozenset({PERMISSION, "urn:foreign"}))
     assert active == {PERMISSION}
     assert write_active(active) == {"A2A-Extensions": PERMISSION}

@@ -1,4 +1,4 @@
-"""The face over a service that fails: what the caller is told, and what is counted."""
+"""The face over a service that fails: what the caller gets, and what is counted."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ GET: Final = {**SUBSCRIBE, "method": "GetTask"}
 
 
 class Agents:
-    """One agent that nobody asks for its card."""
+    """One agent whose card is never requested."""
 
     names = ("echo",)
 
@@ -92,7 +92,7 @@ async def site(anyio_backend: str) -> AsyncGenerator[Site]:
         yield Site(service, metrics, http)
 
 
-async def test_fault_of_ours_is_an_internal_error_without_its_inside(site: Site) -> None:
+async def test_exception_of_the_gateway_is_an_internal_error_without_details(site: Site) -> None:
     site.service.error = ZeroDivisionError("inside")
     rpc = await site.http.post("/agents/echo", json=GET)
     assert (rpc.status_code, rpc.json()["error"]["code"]) == (200, -32603)
@@ -114,7 +114,7 @@ async def test_store_that_is_away_is_503_with_a_time_to_come_back(site: Site) ->
 
 
 @pytest.mark.parametrize("error", [KeyError("inside"), StoreUnavailable("away", "no")])
-async def test_failure_after_a_whole_stream_changes_nothing_of_it(
+async def test_failure_after_a_complete_stream_does_not_change_it(
     site: Site, error: Exception
 ) -> None:
     site.service.error = error

@@ -78,7 +78,7 @@ def test_other_paths_are_nowhere(path: str) -> None:
 
 
 @given(st.from_regex(r"[A-Za-z0-9_~.-]+", fullmatch=True))
-def test_id_of_a_task_is_what_stands_between_the_slash_and_the_verb(task_id: str) -> None:
+def test_task_id_is_between_the_slash_and_the_verb(task_id: str) -> None:
     for suffix in ("", ":cancel", ":subscribe"):
         assert find_route(f"/tasks/{task_id}{suffix}").named == {"id": task_id}
 

@@ -1,4 +1,4 @@
-"""What a stream writes, byte for byte: events, comments, and its last event."""
+"""The bytes of a stream: events, comments, and its last event."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -99,14 +99,14 @@ async def test_error_after_an_event_is_an_error_event_of_a_http_json_stream() ->
     assert wire.is_ended
 
 
-async def test_last_event_does_not_say_where_the_peer_is() -> None:
+async def test_last_event_does_not_contain_the_address_of_the_agent() -> None:
     wire = Wire()
     error = PeerUnavailable("10.1.2.3 refused", url="http://10.1.2.3")
     await open_stream(wire, HttpBinding()).copy(read(FRAMES[0], error))
     assert b"10.1.2.3" not in wire.body
 
 
-async def test_fault_of_ours_is_told_without_its_inside() -> None:
+async def test_exception_of_the_gateway_is_reported_without_details() -> None:
     async def fail() -> Frames:
         yield FRAMES[:1]
         raise ZeroDivisionError("secret inside")
@@ -228,7 +228,7 @@ async def keep(blobs: DirectoryBlobs, size: int) -> StreamFrame:
 
 @dataclass
 class Slow(Wire):
-    """Takes one message at a time, and the next one when it is told."""
+    """Takes one message at a time, and the next one on request."""
 
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     waiting: int = 0
@@ -255,7 +255,7 @@ async def test_a_long_frame_is_written_as_one_event_among_the_others(tmp_path: P
     assert end == b""
 
 
-async def test_a_long_frame_is_one_line_to_readers_who_know_more_ends_of_lines(
+async def test_a_long_frame_is_one_line_also_for_readers_of_unicode_line_ends(
     tmp_path: Path,
 ) -> None:
     wire, blobs = Wire(), DirectoryBlobs(tmp_path)

@@ -1,4 +1,4 @@
-"""Waiting callers: who leaves, who is let go, and whom a shutdown waits for."""
+"""Waiting callers: which leave, which are released, and which a shutdown waits for."""
 
 import asyncio
 import gc
@@ -71,14 +71,14 @@ async def test_drain_ends_every_wait_and_returns_when_all_have_answered() -> Non
     await late
 
 
-async def test_nobody_begins_to_wait_during_a_drain() -> None:
+async def test_no_wait_begins_during_a_drain() -> None:
     waits = Waits()
     await waits.drain()
     with pytest.raises(Draining):
         await wait_long(waits, Caller(), [])
 
 
-async def test_what_the_body_raises_is_left_alone() -> None:
+async def test_exception_of_the_body_is_raised_unchanged() -> None:
     waits = Waits()
     for error in (TimeoutError, KeyError):
         with pytest.raises(error), waits.hold(watch_disconnect(Caller().receive)):
@@ -115,12 +115,12 @@ def _leave_at_once(left: OnCallerLeft) -> Callable[[], object]:
     return lambda: None
 
 
-async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks_go_on() -> None:
+async def test_a_caller_that_left_during_a_recheck_is_not_checked_again() -> None:
     waits, tasks, judged = Waits(recheck_s=0.01), dict[str, asyncio.Task[None]](), list[str]()
 
     def make_judge(name: str) -> Judge:
         async def judge() -> None:
-            if not judged:  # whoever is looked at first takes until the other one has left
+            if not judged:  # the first check waits until the other caller has left
                 other = tasks["two" if name == "one" else "one"]
                 other.cancel()
                 await asyncio.wait([other])
@@ -142,7 +142,7 @@ async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks
     await asyncio.gather(*tasks.values(), return_exceptions=True)
 
 
-async def test_whoever_is_through_goes_without_the_cycle_collector() -> None:
+async def test_a_finished_wait_is_freed_without_the_collector() -> None:
     class Judging:
         async def judge(self) -> None:
             return None

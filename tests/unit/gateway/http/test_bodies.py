@@ -1,4 +1,4 @@
-"""Every route bounds the body that it reads, and takes JSON alone, whatever credential it asks for."""
+"""Every route bounds its body and takes only JSON, whatever credential it requires."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Everybody:
 
 @pytest.fixture
 def http() -> AsyncClient:
-    """The routes with a body beside the table of ``/v1``; nothing stands behind them."""
+    """The routes with a body outside of the table of ``/v1``; they have no handlers here."""
     nothing = cast("Any", None)
     routes = [
         tickets.make_ticket_route(tickets.TicketEdge(nothing, Everybody(), READER)),

@@ -51,7 +51,7 @@ async def test_process_that_lives_is_healthy_even_when_it_cannot_work() -> None:
         (probe_failing, "the store is not available (no space left)"),
     ],
 )
-async def test_gateway_that_cannot_write_is_not_ready_and_says_why(
+async def test_gateway_that_cannot_write_is_not_ready_with_a_reason(
     probe: Probe, reason: str
 ) -> None:
     response = await get("/readyz", probe)

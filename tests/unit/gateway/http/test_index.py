@@ -1,4 +1,4 @@
-"""What is at ``/``, and what a path says at which there is nothing."""
+"""The page at ``/``, and the answer at an unknown path."""
 
 from html.parser import HTMLParser
 
@@ -59,7 +59,7 @@ async def test_a_browser_gets_a_page_with_the_same_links() -> None:
     assert links.found == list((await get("/")).json()["links"].values())
 
 
-async def test_a_path_with_nothing_at_it_says_where_to_look() -> None:
+async def test_an_unknown_path_points_to_the_entry_points() -> None:
     answer = await get("/v1/taskz")
     assert answer.status_code == 404
     assert answer.json()["code"] == "not_found"

@@ -119,7 +119,7 @@ def test_server_is_where_the_document_is_or_the_public_url() -> None:
 @pytest.mark.parametrize(
     "public_url", ["https://agents.example.com", "https://example.com/passerelle/"]
 )
-async def test_server_is_the_public_url_where_there_is_one(public_url: str) -> None:
+async def test_server_is_the_public_url_if_one_is_set(public_url: str) -> None:
     site = make_site([make_openapi_route(public_url)], Settings())
     async with AsyncClient(transport=ASGITransport(site), base_url="http://127.0.0.1") as http:
         document = (await http.get("/v1/openapi.json")).json()

@@ -1,4 +1,4 @@
-"""The open mode serves this machine and not the web pages that its browser shows."""
+"""The open mode serves this machine, but not web pages in its browser."""
 
 import asyncio
 from typing import TYPE_CHECKING, cast
@@ -67,8 +67,8 @@ async def test_gateway_with_keys_leaves_names_to_the_operator() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])
 @pytest.mark.parametrize("mode", ["open", "keys"])
-async def test_field_that_stands_twice_is_refused_with_its_name(name: bytes, mode: str) -> None:
-    """Two lines of one field are read differently by whoever stands before us (L4)."""
+async def test_repeated_header_is_refused_with_its_name(name: bytes, mode: str) -> None:
+    """Two lines of one field are read differently by proxies in front of the gateway (L4)."""
     served: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,7 +100,7 @@ class NoFace:
 
 
 @pytest.mark.anyio
-async def test_request_that_a_stop_cuts_off_is_told_so() -> None:
+async def test_request_that_a_stop_interrupts_gets_an_error() -> None:
     entered, sent = asyncio.Event(), list[Message]()
 
     async def wait(_scope: Scope, _receive: Receive, _send: Send) -> None:

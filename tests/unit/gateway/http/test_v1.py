@@ -1,4 +1,4 @@
-"""The control plane over HTTP: who gets in, what a body may be, how answers and errors look."""
+"""The control plane over HTTP: authentication, bodies, answers and errors."""
 
 from collections.abc import AsyncIterator
 from typing import cast
@@ -133,10 +133,10 @@ async def test_loser_learns_the_winner(http: AsyncClient, service: ScriptedServi
 
 
 @pytest.mark.anyio
-async def test_problem_says_the_status_of_what_refuses_beside_that_of_http(
+async def test_problem_has_the_status_of_the_object_and_the_http_status(
     http: AsyncClient, service: ScriptedService
 ) -> None:
-    """Channels say it as ``d.status``; here the status of the answer stood in its place."""
+    """Channels send it as ``d.status``; here the HTTP status had its place."""
     service.error = UnsupportedOperation("a task that is completed cannot be paused", status="done")
     response = await http.post("/v1/tasks/task_1/pause", headers=OWNER)
     assert code(response) == (409, "unsupported_operation")
@@ -186,7 +186,7 @@ async def test_query_that_cannot_be_read_names_the_field(
 @pytest.mark.parametrize(
     "headers", [{}, {"Authorization": "Bearer nobody"}, {"Authorization": "x"}]
 )
-async def test_nobody_gets_in_without_a_credential(
+async def test_a_request_without_a_credential_is_refused(
     http: AsyncClient, service: ScriptedService, operation: RouteOperation, headers: dict[str, str]
 ) -> None:
     response = await http.request(operation.method, operation.path, headers=headers, content=b"{")
@@ -246,7 +246,7 @@ async def test_body_without_a_length_is_bounded_too(http: AsyncClient) -> None:
 
 
 @pytest.mark.anyio
-async def test_member_that_stands_in_the_path_is_not_said_again(http: AsyncClient) -> None:
+async def test_a_path_member_may_not_be_repeated_in_the_body(http: AsyncClient) -> None:
     body = {"taskId": "task_2"}
     response = await http.post("/v1/tasks/task_1/cancel", json=body, headers=OWNER)
     assert code(response) == (400, "invalid_input")
@@ -282,7 +282,7 @@ async def test_number_of_the_address_is_judged_as_a_number(
 
 
 @pytest.mark.anyio
-async def test_fault_of_ours_is_told_without_its_inside(
+async def test_exception_of_the_gateway_is_reported_without_details(
     http: AsyncClient, service: ScriptedService
 ) -> None:
     service.error = RuntimeError("the inside")
@@ -292,7 +292,7 @@ async def test_fault_of_ours_is_told_without_its_inside(
 
 
 @pytest.mark.anyio
-async def test_sentence_says_approval_and_members_keep_their_names(
+async def test_message_contains_approval_and_members_keep_their_names(
     http: AsyncClient, service: ScriptedService
 ) -> None:
     """One word for one thing: what the commands call an approval had been an action here."""

@@ -1,4 +1,4 @@
-"""Blocks of shared limits: what an instance asks for, what it gives back, and that nothing is counted twice."""
+"""Blocks of shared limits: what an instance reserves, what it returns, and that nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_quiet_round_keeps_what_was_used_and_the_next_gives_all_back() -> None:
     assert block.shrink() == block.held == 0
 
 
-def test_calls_under_way_are_never_given_back() -> None:
+def test_slots_of_running_calls_are_never_returned() -> None:
     block = SlotBlock(10)
     fill(block, 6)
     for _ in range(5):
@@ -111,7 +111,7 @@ def test_debt_is_drawn_before_anything_else_is_used() -> None:
     assert block.left == 0
 
 
-def test_what_comes_back_late_from_a_give_back_is_not_added() -> None:
+def test_late_refund_is_not_added() -> None:
     block = UnitBlock(100)
     block.settle(-4, -4)
     assert block.left == 0

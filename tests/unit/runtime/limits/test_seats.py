@@ -1,4 +1,4 @@
-"""So many streams of one caller are open, and no more."""
+"""A caller has a limited number of open streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from passerelle.runtime.limits.gate import StreamSeats
 
 
 @pytest.mark.parametrize("most", [1, 3, 64])
-def test_one_more_than_the_seats_is_refused_and_others_have_theirs(most: int) -> None:
+def test_stream_limit_applies_to_each_caller(most: int) -> None:
     seats = StreamSeats(most)
     open_now = [seats.take("ada") for _ in range(most)]
     for one in open_now:
@@ -23,7 +23,7 @@ def test_one_more_than_the_seats_is_refused_and_others_have_theirs(most: int) ->
         assert seats.taken == most
 
 
-def test_a_seat_is_given_back_whatever_comes_of_the_stream() -> None:
+def test_a_stream_slot_is_returned_after_any_outcome() -> None:
     seats = StreamSeats(1)
     with pytest.raises(ZeroDivisionError), seats.take("ada"):
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Periods in which callers have quotas, and what is said where one is used up."""
+"""Periods of quotas, and the refusal when one is used up."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def short(quota: Quota, asked: int) -> Shortage:
         ),
     ],
 )
-def test_what_no_period_ever_covers_is_not_waited_for(
+def test_amount_above_every_period_is_not_waited_for(
     quota: Quota, asked: int, name: str, *, waits: bool
 ) -> None:
     found = short(quota, asked)

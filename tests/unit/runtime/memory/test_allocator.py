@@ -1,4 +1,4 @@
-"""What is freed goes back to the machine, also where small blocks that stay were made in between."""
+"""Freed memory returns to the system, also if small blocks were allocated in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 
-# The first blocks teach glibc that blocks of their size come and go; those after them stand among small ones.
+# The first blocks teach glibc that blocks of their size come and go; later ones lie among small blocks.
 _ROUND = """
 import asyncio, sys
 from passerelle.runtime.memory.machine import give_back, read_resident
@@ -93,21 +93,21 @@ def _measure(program: str, mode: str) -> tuple[int, int]:
     return int(freed), int(later)
 
 
-def test_what_was_freed_between_small_blocks_goes_back() -> None:
+def test_memory_freed_between_small_blocks_returns_to_the_system() -> None:
     if platform.libc_ver()[0] == "glibc":
         assert min(_measure(_ROUND, "kept")) > 50_000_000
     _, later = _measure(_ROUND, "given")
     assert later < 10_000_000
 
 
-def test_what_threads_have_freed_goes_back_as_well() -> None:
+def test_memory_freed_by_threads_returns_to_the_system() -> None:
     if platform.libc_ver()[0] == "glibc":
         assert min(_measure(_THREADS, "many")) > 50_000_000
     _, later = _measure(_THREADS, "one")
     assert later < 30_000_000
 
 
-def test_what_the_collector_has_not_looked_at_goes_back_as_well() -> None:
+def test_memory_of_uncollected_cycles_returns_to_the_system() -> None:
     assert min(_measure(_CYCLES, "kept")) > 90_000_000
     _, later = _measure(_CYCLES, "given")
     assert later < 20_000_000

@@ -1,4 +1,4 @@
-"""One budget: nothing beyond it, a share for each holder, and everything comes back."""
+"""One budget: it is never exceeded, each holder has a share, and everything is returned."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_no_order_of_taking_and_giving_back_goes_beyond_it(
 
 
 @given(st.integers(2, 60), _STEPS)
-def test_all_who_wait_are_served_in_the_end(total: int, steps: list[tuple[str, int, bool]]) -> None:
+def test_every_reservation_is_granted_eventually(
+    total: int, steps: list[tuple[str, int, bool]]
+) -> None:
     room = MemoryRoom(Budget(total))
     served: list[int] = []
     waiting: list[Reservation] = []
@@ -68,7 +70,7 @@ def test_all_who_wait_are_served_in_the_end(total: int, steps: list[tuple[str, i
     assert (room.budget.held, room.waiting, room.held["answer"]) == (0, 0, 0)
 
 
-def test_who_cannot_wait_is_told_whose_the_room_is() -> None:
+def test_a_refused_reservation_reports_the_holder_and_the_shortage() -> None:
     told: list[tuple[MemoryUse, str, MemoryShortage, RoomOutcome]] = []
 
     def hear(*said: *tuple[MemoryUse, str, MemoryShortage, RoomOutcome]) -> None:
@@ -87,7 +89,7 @@ def test_who_cannot_wait_is_told_whose_the_room_is() -> None:
     ]
 
 
-def test_who_lacks_its_share_holds_up_nobody_else() -> None:
+def test_a_holder_over_its_share_does_not_block_others() -> None:
     room, went_on = MemoryRoom(Budget(20)), list[str]()
     first = room.bind("answer", "a").reserve(10, lambda: went_on.append("first"), _stay)
     room.bind("answer", "a").reserve(10, lambda: went_on.append("second"), _stay)

@@ -1,4 +1,4 @@
-"""Keys that sign: made, kept in files that nobody else reads, named by their content."""
+"""Signing keys: created, kept in private files, named by their content."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ BOTH: list[SigningAlgorithm] = ["ES256", "EdDSA"]
 
 
 @pytest.mark.parametrize("algorithm", BOTH)
-def test_what_a_key_signs_is_verified_by_its_published_half(algorithm: SigningAlgorithm) -> None:
+def test_signature_is_verified_by_the_published_key(algorithm: SigningAlgorithm) -> None:
     key = read_signing_key(mint_signing_key(algorithm), "here")
     published = PyJWK.from_dict(key.jwk)
     assert published.algorithm_name == key.algorithm == algorithm

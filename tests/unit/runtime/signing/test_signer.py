@@ -1,4 +1,4 @@
-"""Signatures: over content that travels beside them, by every key that signs, and in tokens."""
+"""Signatures: detached from their content, by every key that signs, and in tokens."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_every_key_that_signs_makes_a_signature_so_that_keys_can_rotate() -> Non
 
 
 @pytest.mark.kit("CARD-SIGN-003")
-def test_header_says_algorithm_type_key_and_where_the_keys_are() -> None:
+def test_header_has_algorithm_type_key_and_key_set_url() -> None:
     first, second = SIGNER.sign(b"")
     assert _read_header(first) == {"alg": "ES256", "typ": "JOSE", "kid": NEW.kid, "jku": JKU}
     assert _read_header(second) == {"alg": "EdDSA", "typ": "JOSE", "kid": OLD.kid, "jku": JKU}
@@ -71,7 +71,7 @@ def test_token_is_signed_by_the_first_key_that_signs() -> None:
 
 
 @pytest.mark.anyio
-async def test_every_key_is_published_also_one_that_signs_no_more() -> None:
+async def test_retired_keys_are_published_too() -> None:
     site = httpx.ASGITransport(Starlette(routes=[make_jwks_route(SIGNER)]))
     async with httpx.AsyncClient(transport=site, base_url="http://gateway") as http:
         response = await http.get("/.well-known/jwks.json")
