@@ -27,6 +27,7 @@ from passerelle.core.task.status import ENDED
 from passerelle.delegation.runs.agent_errors import (
     ON_ITS_WAY,
     end_after_error,
+    find_turns,
     refuse_answer,
     rejects_input,
 )
