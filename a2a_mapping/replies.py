@@ -147,7 +147,8 @@ def _judge_artifact_update(event: JsonObject) -> str | None:
     if not text_at(event, "taskId"):
         return "artifactUpdate.taskId is missing"
     artifact = object_at(event, "artifact")
-    if not text_at(artifact, "artifactId"):
+    # One without an id passes with its content, as it does in a Task: agents leave the id out that have one artifact.
+    if not text_at(artifact, "artifactId") and not artifact.get("parts"):
         return "artifactUpdate.artifact.artifactId is missing"
     if not isinstance(artifact.get("parts", []), list):
         return "artifactUpdate.artifact.parts is not a list"

@@ -178,6 +178,12 @@ INTERACTIONS: Final[tuple[Interaction, ...]] = (
         chunk('[{"text":"three"}]', ',"append":true,"lastChunk":true'),
         moved("COMPLETED"),
     )),
+    Interaction("artifact: no id", result=done(artifacts='{"parts":[{"text":"x"}]}')),
+    Interaction("stream: artifact without an id", frames=(
+        WORKING,
+        update("artifactUpdate", '"artifact":{"name":"n","parts":[{"text":"x"}]}'),
+        moved("COMPLETED"),
+    )),
     Interaction("stream: artifact replaced", frames=(
         WORKING,
         chunk('[{"text":"first"}]'),
