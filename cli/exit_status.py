@@ -94,7 +94,16 @@ def find_hints(error: errors.PasserelleError) -> list[str]:
         return [
             "make room on the disk of the store: that of data_dir, or of the server of redis_url"
         ]
+    if isinstance(error, errors.ConfigInvalid) and not _names_setting(str(error.details["where"])):
+        return []
     return [HINTS[kind] for kind in HINTS if isinstance(error, kind)]
+
+
+def _names_setting(where: str) -> bool:
+    """Whether it is a setting, of which ``passerelle check`` tells more; not an option, a variable or a file."""
+    return not (
+        where.startswith("--") or where.isupper() or (where[:1] == "/" and ": " not in where)
+    )
 
 
 def find_exit_status(error: errors.PasserelleError) -> ExitStatus:
