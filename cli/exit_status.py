@@ -82,12 +82,28 @@ HINTS: Final[dict[type[errors.PasserelleError], str]] = {
     errors.EngineFailed: "use --redis-url for a server that is already running",
 }
 
+_NO_DISK: Final = "cannot write to disk"
+"""``REASONS["MISCONF"]`` of ``store.failures``, whose import would slow each command down."""
+
 
 def find_hints(error: errors.PasserelleError) -> list[str]:
     """Returns hints on how to fix an error, if there are any."""
     if isinstance(error, errors.EngineFailed) and error.hint is not None:
         return [error.hint]
+    if isinstance(error, errors.StoreUnavailable) and error.reason == _NO_DISK:
+        return [
+            "make room on the disk of the store: that of data_dir, or of the server of redis_url"
+        ]
+    if isinstance(error, errors.ConfigInvalid) and not _names_setting(str(error.details["where"])):
+        return []
     return [HINTS[kind] for kind in HINTS if isinstance(error, kind)]
+
+
+def _names_setting(where: str) -> bool:
+    """Whether it is a setting, of which ``passerelle check`` tells more; not an option, a variable or a file."""
+    return not (
+        where.startswith("--") or where.isupper() or (where[:1] == "/" and ": " not in where)
+    )
 
 
 def find_exit_status(error: errors.PasserelleError) -> ExitStatus:

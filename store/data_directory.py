@@ -12,6 +12,7 @@ directory of Redis 7.0), backward never.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import re
@@ -110,9 +111,10 @@ async def lock_directory(directory: Path, retry_s: float = LOCK_RETRY_S) -> Dire
 def refuse_directory(directory: Path, error: OSError) -> EngineFailed:
     """The error for a data directory that cannot be written."""
     message = f"the data directory {directory} cannot be written: {error.strerror or error}"
-    hint = (
-        "give this user the right to write there, mount it for writing, or name another --data-dir"
-    )
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        hint = "make room on that disk, or name another --data-dir"
+    else:
+        hint = "give this user the right to write there, mount it for writing, or name another --data-dir"
     return EngineFailed(message, hint=hint, path=str(directory))
 
 

@@ -165,13 +165,23 @@ def _download(link: GatewayLink, result: JsonObject) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes the file atomically; an existing file must have the same bytes."""
-    if path.exists() and path.read_bytes() != content:
-        raise InvalidInput("--out", f"{path} exists already with other content")
+    """Writes the file atomically; an existing file must have the same bytes.
+
+    Raises:
+        InvalidInput: it has others.
+        ConfigInvalid: it cannot be read or written.
+    """
+    if path.is_dir():
+        raise ConfigInvalid("--out", f"{path} is a folder: name a file in it")
+    try:
+        if path.exists() and path.read_bytes() != content:
+            raise InvalidInput("--out", f"{path} exists already with other content")
+    except OSError as error:
+        raise ConfigInvalid("--out", f"{path} cannot be read: {error.strerror or error}") from None
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise ConfigInvalid("--out", f"cannot be written: {error}") from None
+        raise ConfigInvalid("--out", f"cannot be written: {error.strerror or error}") from None

@@ -74,7 +74,9 @@ def _read(path: Path) -> JsonObject:
 
     try:
         loaded: object = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise ConfigInvalid(str(path), f"cannot be read: {error.strerror or error}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigInvalid(str(path), str(error).splitlines()[0]) from None
     if not isinstance(loaded, dict):
         raise ConfigInvalid(str(path), "is not a mapping")

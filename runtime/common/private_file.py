@@ -63,6 +63,8 @@ def replace_private(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> str:
+    if path.is_dir():
+        raise ConfigInvalid(str(path), "is a folder: name a file")
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigInvalid(str(path), "others can read it: delete it, and a new one is made")

@@ -101,3 +101,7 @@ async def test_replay_and_review_are_exported_with_it(
         assert (reported.status, word in reported.out) == (0, True)
     wrong = await run_command(gateway, "evidence", "export", "act_1")
     assert (wrong.status, "is not an id of a session" in wrong.err) == (ExitStatus.CALLER, True)
+    folder = await run_command(gateway, "evidence", "export", task, "--out", str(tmp_path))
+    said = f"--out: {tmp_path} is a folder: name a file in it"
+    assert (folder.status, said in folder.err) == (ExitStatus.CALLER, True)
+    assert "passerelle check" not in folder.err

@@ -206,6 +206,12 @@ def test_owner_token_that_others_can_read_is_not_trusted(tmp_path: Path) -> None
         load_owner_token(tmp_path, SystemIds())
 
 
+def test_folder_in_place_of_the_owner_token_is_not_to_be_deleted(tmp_path: Path) -> None:
+    (tmp_path / "owner-token").mkdir()
+    with pytest.raises(ConfigInvalid, match="is a folder"):
+        load_owner_token(tmp_path, SystemIds())
+
+
 def test_empty_or_unusable_owner_token_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "owner-token"
     path.touch(0o600)

@@ -1,6 +1,7 @@
 """The data directory: private if it is the gateway's own, otherwise left alone."""
 
 import asyncio
+import errno
 import stat
 from collections.abc import Callable
 from functools import partial
@@ -9,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from passerelle.cli.exit_status import ExitStatus, find_exit_status, find_hints
-from passerelle.core.errors import ConfigInvalid, EngineFailed
+from passerelle.core.errors import ConfigInvalid, EngineFailed, StoreUnavailable
 from passerelle.store.data_directory import (
     EngineStamp,
     lock_directory,
     make_data_directory,
+    refuse_directory,
     write_stamp,
 )
+from passerelle.store.failures import REASONS
 
 
 def read_mode(path: Path) -> int:
@@ -63,3 +66,13 @@ def test_unwritable_directory_is_reported_in_one_sentence(tmp_path: Path, name: 
     assert find_exit_status(failed.value) is ExitStatus.REMOTE
     [hint] = find_hints(failed.value)
     assert "--data-dir" in hint
+
+
+def test_full_disk_is_not_taken_for_a_missing_right() -> None:
+    full = refuse_directory(Path("state"), OSError(errno.ENOSPC, "No space left on device"))
+    assert "No space left" in str(full)
+    assert find_hints(full) == ["make room on that disk, or name another --data-dir"]
+    [hint] = find_hints(StoreUnavailable(REASONS["MISCONF"], "no"))
+    assert hint.startswith("make room on the disk of the store: that of data_dir")
+    [other] = find_hints(StoreUnavailable("no answer in time", "unknown"))
+    assert "redis_url" in other
