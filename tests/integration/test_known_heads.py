@@ -94,7 +94,7 @@ class App:
 
 @dataclass
 class CachingApp(App):
-    """Handles a cached head as the A2A frontend does, without a further ASGI call.
+    """Handles a cached head as the A2A interface does, without a further ASGI call.
 
     ``known`` has a weak reference to each request handled so.
     """

@@ -1,4 +1,4 @@
-"""The face over gRPC: the operations of the other bindings, errors as rich statuses, the agent named by tenant."""
+"""A2A over gRPC: the operations of the other bindings, errors as rich statuses, the agent named by tenant."""
 
 from __future__ import annotations
 
