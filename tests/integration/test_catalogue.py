@@ -1,4 +1,4 @@
-"""The list of agents: what a caller may use, found by skill and tag, and what is known of agents that are away."""
+"""The list of agents: filters by caller, skill and tag, and the status of agents that cannot be reached."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_card(url: str) -> JsonObject:
 
 @dataclass
 class HandClock:
-    """A clock that a test moves."""
+    """A clock set by the test."""
 
     ms: int = 1_000_000
 
@@ -53,7 +53,7 @@ class HandClock:
 
 @dataclass
 class Scene:
-    """Two agents: one that is there, one that never was."""
+    """A reachable agent and one that was never reachable."""
 
     peer: ScriptedPeer
     peers: PeerRegistry
@@ -86,7 +86,7 @@ async def scene() -> AsyncGenerator[Scene]:
             await peers.close()
 
 
-async def test_agents_are_listed_with_their_skills_where_we_serve_them(scene: Scene) -> None:
+async def test_agents_are_listed_with_skills_and_gateway_urls(scene: Scene) -> None:
     writer = (await scene.entries())["writer"]
     url = "https://gateway.example/agents/writer"
     assert (writer["url"], writer["status"], writer["tags"]) == (url, "ready", ["standard"])
@@ -98,12 +98,12 @@ async def test_agents_are_listed_with_their_skills_where_we_serve_them(scene: Sc
     assert scene.peer.url not in str(writer)
 
 
-async def test_agent_that_was_never_reached_is_listed_as_such(scene: Scene) -> None:
+async def test_agent_never_reached_is_listed_as_unreachable(scene: Scene) -> None:
     gone = (await scene.entries())["gone"]
     assert (gone["status"], gone["skills"]) == ("unreachable", [])
 
 
-async def test_agent_that_went_away_is_stale(scene: Scene) -> None:
+async def test_agent_no_longer_reachable_is_stale(scene: Scene) -> None:
     await scene.entries()
     await scene.peer.stop()
     scene.clock.ms += 86_400_000
@@ -124,13 +124,13 @@ async def test_agent_that_went_away_is_stale(scene: Scene) -> None:
         (ListAgents(skill="sum", tag="other"), []),
     ],
 )
-async def test_agents_are_found_by_skill_and_tag(
+async def test_list_is_filtered_by_skill_and_tag(
     scene: Scene, query: ListAgents, found: list[str]
 ) -> None:
     assert await scene.names(query) == found
 
 
-async def test_caller_sees_only_what_it_may_call(scene: Scene) -> None:
+async def test_list_has_only_agents_that_the_caller_may_call(scene: Scene) -> None:
     narrow = Principal("n", scopes=frozenset({AccessScope.CALL}), agents=frozenset({"gone"}))
     assert await scene.names(ListAgents(), narrow) == ["gone"]
     reader = Principal("r", scopes=frozenset({AccessScope.READ_TASKS}))

@@ -1,4 +1,4 @@
-"""``check`` against agents that are there: the card is read, and nothing is sent."""
+"""``check`` against running agents: the card is read, and no message is sent."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def write(folder: Path, **urls: str) -> Sources:
 
 
 @pytest.mark.anyio
-async def test_agent_that_is_there_is_reached_by_its_card_alone(tmp_path: Path) -> None:
+async def test_check_of_an_agent_only_reads_its_card(tmp_path: Path) -> None:
     async with ScriptedPeer("scripted") as peer:
         report = await run_check(write(tmp_path, there=peer.url), SystemClock())
         assert report.faults == ()
@@ -34,7 +34,7 @@ async def test_agent_that_is_there_is_reached_by_its_card_alone(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_one_agent_that_is_away_does_not_hide_the_others(tmp_path: Path) -> None:
+async def test_unreachable_agent_does_not_hide_other_agents(tmp_path: Path) -> None:
     async with ScriptedPeer("scripted") as peer, ScriptedPeer("gone") as gone:
         away = gone.url
         await gone.stop()
@@ -48,7 +48,7 @@ async def test_one_agent_that_is_away_does_not_hide_the_others(tmp_path: Path) -
 
 
 @pytest.mark.anyio
-async def test_place_that_is_no_agent_is_named_with_its_url(tmp_path: Path) -> None:
+async def test_address_without_an_agent_is_named(tmp_path: Path) -> None:
     async with ScriptedPeer("scripted") as peer:
         sources = write(tmp_path, wrong=f"{peer.url}/elsewhere")
         report = await run_check(sources, SystemClock())
@@ -58,7 +58,7 @@ async def test_place_that_is_no_agent_is_named_with_its_url(tmp_path: Path) -> N
 
 
 @pytest.mark.anyio
-async def test_store_keys_and_identity_providers_are_tried_and_named(
+async def test_store_keys_and_identity_providers_are_checked(
     tmp_path: Path, engine_server: Server
 ) -> None:
     async with run_provider(publish(rsa_key("a"), "a")) as good, run_provider() as bad:
@@ -80,7 +80,7 @@ async def test_store_keys_and_identity_providers_are_tried_and_named(
 
 
 @pytest.mark.anyio
-async def test_server_that_is_away_and_key_that_cannot_be_used_are_faults(tmp_path: Path) -> None:
+async def test_unreachable_store_and_unusable_key_are_errors(tmp_path: Path) -> None:
     text = "redis_url: redis://127.0.0.1:1\nsecret_key: short\n"
     (tmp_path / "passerelle.yaml").write_text(text, encoding="utf-8")
     report = await run_check(Sources({}, tmp_path), SystemClock())
@@ -104,13 +104,13 @@ async def test_server_that_evicts_is_a_fault_that_names_the_setting_once(
 
 
 @pytest.mark.parametrize("place", ["s3:bucket", "s3://", "s3://Bucket_Name/x"])
-def test_bucket_that_is_none_is_refused_by_name(tmp_path: Path, place: str) -> None:
+def test_invalid_bucket_address_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "passerelle.yaml").write_text(f"blobs: {place}\n", encoding="utf-8")
     (fault,) = read_settings(Sources({}, tmp_path)).faults
     assert str(fault).startswith(f"{tmp_path / 'passerelle.yaml'}:1: blobs: should read s3://")
 
 
-def test_bucket_with_a_prefix_is_a_place_for_blobs(tmp_path: Path) -> None:
+def test_bucket_with_a_prefix_is_accepted_for_blobs(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("blobs: s3://bucket/prefix\n", encoding="utf-8")
     settings = read_settings(Sources({}, tmp_path)).settings
     assert settings is not None
@@ -118,7 +118,7 @@ def test_bucket_with_a_prefix_is_a_place_for_blobs(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_folder_of_blobs_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
+async def test_blob_folder_is_tested_and_left_unchanged(tmp_path: Path) -> None:
     shared, occupied = tmp_path / "shared", tmp_path / "occupied"
     occupied.write_text("a file in the way")
     for folder, name in ((shared, "good"), (occupied, "bad")):
@@ -134,7 +134,9 @@ async def test_folder_of_blobs_is_tried_out_and_left_as_it_was(tmp_path: Path) -
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("below", ["", "/data"])
-async def test_data_directory_that_cannot_be_made_is_a_fault(tmp_path: Path, below: str) -> None:
+async def test_data_directory_that_cannot_be_created_is_an_error(
+    tmp_path: Path, below: str
+) -> None:
     (tmp_path / "taken").write_text("a file")
     config = f"port: 0\ndata_dir: {tmp_path}/taken{below}\n"
     (tmp_path / "passerelle.yaml").write_text(config, encoding="utf-8")
@@ -143,11 +145,11 @@ async def test_data_directory_that_cannot_be_made_is_a_fault(tmp_path: Path, bel
     (tmp_path / "taken").unlink()
     report = await run_check(Sources({}, tmp_path), SystemClock())
     assert report.faults == ()
-    assert [one.name for one in tmp_path.iterdir()] == ["passerelle.yaml"], "nothing is made"
+    assert [one.name for one in tmp_path.iterdir()] == ["passerelle.yaml"], "nothing is created"
 
 
 @pytest.mark.anyio
-async def test_an_agent_that_dials_in_is_named_with_who_may_be_it(tmp_path: Path) -> None:
+async def test_reverse_agent_is_listed_with_its_clients(tmp_path: Path) -> None:
     agents = "agents: [{name: a, transport: channel}, {name: b, transport: channel}]\n"
     key = "0" * 64
     home = f"{{name: home, key_hash: '{key}', may_call: [], serves: [a], scopes: [{SERVES}]}}"

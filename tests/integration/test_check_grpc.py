@@ -1,4 +1,4 @@
-"""``passerelle check`` and agents over gRPC, as the samples of the SDKs serve them: plain text on a further port."""
+"""``passerelle check`` and gRPC agents as served by samples of the SDKs: plain text on a separate port."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ async def check(folder: Path, url: str, **more: object) -> CheckReport:
 
 
 @pytest.mark.parametrize("kind", ["GRPC/1.0", "GRPC/0.3"])
-async def test_refused_address_names_the_setting_that_works(tmp_path: Path, kind: str) -> None:
+async def test_error_for_a_refused_address_names_the_setting_that_works(
+    tmp_path: Path, kind: str
+) -> None:
     async with run_sdk_agent(kind) as agent:
         (fault,) = (await check(tmp_path, agent.url)).faults
         assert "set `grpc: plaintext` or `grpc: tls` for this agent" in fault
@@ -37,7 +39,9 @@ async def test_refused_address_names_the_setting_that_works(tmp_path: Path, kind
         assert allowed.faults == ()
 
 
-async def test_channel_is_opened_and_the_wrong_way_named(tmp_path: Path) -> None:
+async def test_error_for_the_wrong_transport_security_names_the_right_setting(
+    tmp_path: Path,
+) -> None:
     async with run_sdk_agent("GRPC/1.0") as agent:
         assert agent.dialled is not None
         (fault,) = (await check(tmp_path, agent.url, grpc="tls")).faults
@@ -47,7 +51,7 @@ async def test_channel_is_opened_and_the_wrong_way_named(tmp_path: Path) -> None
         assert f"put {agent.dialled} into allowed_origins instead" in fault
 
 
-async def test_nobody_at_the_address_is_a_fault(tmp_path: Path) -> None:
+async def test_address_without_a_grpc_server_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     interface: JsonObject = {
@@ -63,7 +67,7 @@ async def test_nobody_at_the_address_is_a_fault(tmp_path: Path) -> None:
     )
 
 
-async def test_address_on_another_host_is_named_for_allowed_origins(tmp_path: Path) -> None:
+async def test_error_for_another_host_names_allowed_origins(tmp_path: Path) -> None:
     interface: JsonObject = {
         "url": "agents.example.com:50051",
         "protocolBinding": "GRPC",

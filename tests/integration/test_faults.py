@@ -1,4 +1,4 @@
-"""A fault of the gateway behind an HTTP route: one 500, one line of the log, and a connection that stays."""
+"""Unexpected exceptions behind HTTP routes: one response 500, one log line, and the connection stays open."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _break_off(_request: Request) -> Response:
 
 @pytest.fixture
 async def url(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[str]:
-    """A site with routes that have mistakes."""
+    """A site whose routes raise exceptions."""
     routes = [Route("/fail", _fail), Route("/", _answer), Route("/break", _break_off)]
     site = make_site(routes, Settings(data_dir=tmp_path))
     listener, stop = bind("127.0.0.1", 0), asyncio.Event()
@@ -54,7 +54,7 @@ async def url(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[str]:
     await serving
 
 
-async def test_fault_is_one_answer_and_one_line_and_the_connection_stays(
+async def test_exception_is_one_response_and_one_log_line_and_the_connection_stays_open(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = int(url.rpartition(":")[2])
@@ -70,7 +70,7 @@ async def test_fault_is_one_answer_and_one_line_and_the_connection_stays(
     assert caplog.records == []
 
 
-async def test_fault_in_an_answer_that_has_begun_is_one_line_and_breaks_it_off(
+async def test_exception_in_a_started_response_is_one_log_line_and_aborts_it(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with capture_logs() as lines, caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""Tokens of an identity provider that is really asked: discovery, rotation, and where its documents may lead."""
+"""Tokens of an identity provider over HTTP: discovery, key rotation, and restrictions on the URLs in its documents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def identify(access: Access, token: str) -> str:
     return (await access.authenticator.authenticate(Credentials(token))).id
 
 
-async def test_keys_are_found_by_discovery_and_found_again_when_they_rotate() -> None:
+async def test_keys_are_found_by_discovery_and_again_after_rotation() -> None:
     clock = MovableClock()
     async with run_provider(publish(rsa_key("a"), "a")) as provider:
         url = provider.url
@@ -47,7 +47,7 @@ async def test_keys_are_found_by_discovery_and_found_again_when_they_rotate() ->
             assert await identify(access, sign(rsa_key("b"), "b", iss=url)) == "corp:ada"
 
 
-async def test_reload_keeps_the_keys_of_an_issuer_that_stays() -> None:
+async def test_reload_keeps_the_keys_of_an_unchanged_issuer() -> None:
     async with run_provider(publish(rsa_key("a"), "a")) as provider:
         known = issuer(jwks_url=f"{provider.url}/keys")
         async with open_access(MovableClock(), known) as access:
@@ -60,7 +60,7 @@ async def test_reload_keeps_the_keys_of_an_issuer_that_stays() -> None:
                 await identify(access, sign(rsa_key("a"), "a"))
 
 
-async def test_document_of_an_issuer_cannot_lead_to_the_inside() -> None:
+async def test_document_of_an_issuer_cannot_lead_to_an_internal_address() -> None:
     async with run_provider(publish(rsa_key("a"), "a")) as inside, run_provider() as provider:
         provider.jwks_uri = f"{inside.url}/keys"
         url = provider.url
@@ -70,7 +70,7 @@ async def test_document_of_an_issuer_cannot_lead_to_the_inside() -> None:
         assert inside.asked == []
 
 
-async def test_issuer_that_fails_is_a_fault_of_ours_and_not_of_the_caller() -> None:
+async def test_failing_issuer_is_unavailable_and_not_an_error_of_the_caller() -> None:
     async with run_provider() as provider:
         provider.status = 500
         known = issuer(jwks_url=f"{provider.url}/keys")

@@ -1,4 +1,4 @@
-"""Requests whose head was read before are served as all others are, however their bytes come in."""
+"""Requests with a cached head: served like all other requests, however their bytes arrive."""
 
 import asyncio
 import gc
@@ -52,34 +52,34 @@ HEAD: Final = b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @dataclass
 class App:
-    """Answers with what it was asked; ``kept`` is what the server kept of each head."""
+    """Echoes each request; ``caches`` has the head cache of each one."""
 
     takes: bool = True
-    """Whether a body that is here is taken without a message."""
+    """Whether a body that has arrived is taken without a message."""
     waits: bool = False
-    """Whether nothing is answered until the caller has left."""
+    """Whether there is no response until the caller has disconnected."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
-    kept: list[HeadCache] = field(default_factory=list[HeadCache])
+    caches: list[HeadCache] = field(default_factory=list[HeadCache])
     left: int = 0
 
     def __post_init__(self) -> None:
         self.may_answer.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offer = find_server_extensions(scope)
-        assert offer
-        await self.serve(offer, scope, receive, send)
+        extensions = find_server_extensions(scope)
+        assert extensions
+        await self.serve(extensions, scope, receive, send)
 
     async def serve(
-        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+        self, extensions: ServerExtensions, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self.kept.append(offer.kept)
-        body = offer.take_body() if self.takes else None
+        self.caches.append(extensions.kept)
+        body = extensions.take_body() if self.takes else None
         if body is None:
             body = await read(receive)
         if self.waits:
             gone = asyncio.Event()
-            unwatch = offer.watch(gone.set)
+            unwatch = extensions.watch(gone.set)
             await gone.wait()
             unwatch()
             self.left += 1
@@ -88,33 +88,35 @@ class App:
         names = [f"{name.decode()}={value.decode()}" for name, value in scope["headers"]]
         parts = (scope["method"], scope["path"], scope["query_string"].decode(), *names)
         reply = HttpReply(200, "|".join(parts).encode() + b"|" + body, "text/plain")
-        if not reply.write_at_once(offer):
+        if not reply.write_at_once(extensions):
             await reply.write(send, head_only=scope["method"] == "HEAD")
 
 
 @dataclass
-class Keeping(App):
-    """Serves a known head as the face does, without being called for it.
+class CachingApp(App):
+    """Handles a cached head as the A2A interface does, without a further ASGI call.
 
-    ``known`` has a weak reference to each request that was served so.
+    ``known`` has a weak reference to each request handled so.
     """
 
     known: list[Callable[[], Any]] = field(default_factory=list[Callable[[], Any]])
     fails: bool = False
-    """Whether a request with a known head has no answer, by a fault."""
+    """Whether a request with a cached head raises an exception."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offer = find_server_extensions(scope)
-        assert offer
-        assert offer.kept.parsed is None
-        offer.kept.parsed = cast("ParsedHead", self)
-        await self.serve(offer, scope, receive, send)
+        extensions = find_server_extensions(scope)
+        assert extensions
+        assert extensions.kept.parsed is None
+        extensions.kept.parsed = cast("ParsedHead", self)
+        await self.serve(extensions, scope, receive, send)
 
     @property
     def handle_sync(self) -> SyncHandler:
         return self.begin
 
-    def begin(self, offer: ServerExtensions, body: bytes, _receive: Receive, _send: Send) -> bool:
+    def begin(
+        self, extensions: ServerExtensions, body: bytes, _receive: Receive, _send: Send
+    ) -> bool:
         return False
 
     @property
@@ -122,15 +124,15 @@ class Keeping(App):
         return self.note
 
     async def note(
-        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+        self, extensions: ServerExtensions, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self.known.append(weakref.ref(offer))
+        self.known.append(weakref.ref(extensions))
         if self.fails:
             raise LookupError
-        await self.serve(offer, scope, receive, send)
+        await self.serve(extensions, scope, receive, send)
 
 
-APPS: Final = (App, Keeping)
+APPS: Final = (App, CachingApp)
 
 
 async def read(receive: Receive) -> bytes:
@@ -154,7 +156,7 @@ async def connect(
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: bytes) -> bytes:
-    """The body of the answer to one request."""
+    """The body of the response to one request."""
     writer.write(asked)
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"content-length: ([0-9]+)", head)
@@ -163,13 +165,13 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked:
 
 
 @pytest.fixture
-def came(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of what the server has read."""
+def received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the reads of the server."""
     lengths: list[int] = []
     real = KnownHeads.data_received
 
     def note(self: KnownHeads, data: bytes) -> None:
-        if self.client is not None:  # as on the trial of a server
+        if self.client is not None:  # None in the self-test of the server
             lengths.append(len(data))
         real(self, data)
 
@@ -177,22 +179,22 @@ def came(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-async def hand_over(writer: asyncio.StreamWriter, piece: bytes, came: list[int]) -> None:
-    """Returns when the server has read it, so that it came in by itself."""
-    wanted = sum(came) + len(piece)
+async def write_piece(writer: asyncio.StreamWriter, piece: bytes, received: list[int]) -> None:
+    """Returns after the server has read it, so that it is read separately."""
+    wanted = sum(received) + len(piece)
     writer.write(piece)
-    await wait_until(lambda: sum(came) == wanted, WITHIN_S, "the piece is read")
+    await wait_until(lambda: sum(received) == wanted, WITHIN_S, "the piece is read")
 
 
 @pytest.mark.parametrize("kind", APPS)
 @pytest.mark.parametrize("takes", [True, False])
-async def test_head_that_comes_again_is_read_once(kind: type[App], *, takes: bool) -> None:
+async def test_repeated_head_is_parsed_once(kind: type[App], *, takes: bool) -> None:
     app = kind(takes)
     async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
         for body in (b"one", b"two", b"six"):
-            shown = b"POST|/a||host=x|content-length=3|" + body
-            assert await ask(*ends, post(body)) == shown
-    assert app.kept == [app.kept[0]] * 3
+            response = b"POST|/a||host=x|content-length=3|" + body
+            assert await ask(*ends, post(body)) == response
+    assert app.caches == [app.caches[0]] * 3
 
 
 @pytest.mark.parametrize(
@@ -207,25 +209,25 @@ async def test_head_that_comes_again_is_read_once(kind: type[App], *, takes: boo
         (post(b"one") + b"\r\n", post(b"two") + b"\r\n"),
     ],
 )
-async def test_head_that_is_another_or_says_more_is_read(first: bytes, second: bytes) -> None:
+async def test_different_or_special_head_is_parsed_again(first: bytes, second: bytes) -> None:
     app = App()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
         for asked in (first, second):
             await ask(*ends, asked)
-    assert app.kept[0] is not app.kept[1]
+    assert app.caches[0] is not app.caches[1]
 
 
-async def test_head_is_known_on_its_own_connection_only() -> None:
+async def test_head_is_cached_per_connection() -> None:
     app = App()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S):
         for _ in range(2):
             async with connect(listener) as ends:
                 await ask(*ends, GET)
-    assert app.kept[0] is not app.kept[1]
+    assert app.caches[0] is not app.caches[1]
 
 
 def cut(asked: bytes, chance: random.Random) -> Iterable[bytes]:
-    """Pieces of all lengths; about every second one ends where a request does."""
+    """Pieces of random lengths; about every second one ends where a request does."""
     ends = [match.start() for match in re.finditer(rb"(?:POST|GET|HEAD) ", asked)][1:]
     marks = {0, len(asked)}
     for _ in range(chance.randrange(24)):
@@ -237,10 +239,10 @@ def cut(asked: bytes, chance: random.Random) -> Iterable[bytes]:
 @pytest.mark.parametrize("takes", [True, False])
 @pytest.mark.parametrize("kind", APPS)
 @pytest.mark.parametrize("seed", range(12))
-async def test_answers_are_those_of_heads_that_are_always_read(
+async def test_responses_equal_those_without_the_cache(
     seed: int,
     kind: type[App],
-    came: list[int],
+    received: list[int],
     monkeypatch: pytest.MonkeyPatch,
     *,
     takes: bool,
@@ -253,40 +255,42 @@ async def test_answers_are_those_of_heads_that_are_always_read(
     pieces = list(cut(asked, chance))
 
     async def answer() -> bytes:
-        came.clear()
+        received.clear()
         async with serving(kind(takes)) as listener, connect(listener) as (reader, writer):
             for piece in pieces:
-                await hand_over(writer, piece, came)
+                await write_piece(writer, piece, received)
             return re.sub(rb"date: [^\r]+", b"", await reader.read())
 
     known = await answer()
 
-    def forget(_self: KnownHeads, _data: bytes) -> None:
+    def skip_cache(_self: KnownHeads, _data: bytes) -> None:
         return None
 
-    monkeypatch.setattr(KnownHeads, "_make_known_head", forget)
+    monkeypatch.setattr(KnownHeads, "_make_known_head", skip_cache)
     assert known == await answer()
     assert known.count(b"HTTP/1.1 200 OK") == 17
 
 
 @pytest.mark.parametrize("kind", APPS)
-async def test_known_head_waits_for_the_answer_before_it(kind: type[App], came: list[int]) -> None:
+async def test_queued_request_with_a_cached_head_waits_for_the_previous_response(
+    kind: type[App], received: list[int]
+) -> None:
     app = kind()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
         await ask(*ends, post(b"one"))
         app.may_answer.clear()
         reader, writer = ends
         for asked in (post(b"two"), post(b"six")):
-            await hand_over(writer, asked, came)
+            await write_piece(writer, asked, received)
         writer.write(LAST)
-        assert len(app.kept) == 2
+        assert len(app.caches) == 2
         app.may_answer.set()
         answered = await reader.read()
     assert re.findall(rb"\|(?:two|six)|/last", answered) == [b"|two", b"|six", b"/last"]
 
 
-async def test_line_ends_between_requests_are_no_sign_of_life(
-    came: list[int], monkeypatch: pytest.MonkeyPatch
+async def test_line_ends_between_requests_do_not_extend_keep_alive(
+    received: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "KEEP_ALIVE_S", IDLE_S)
     async with (
@@ -296,24 +300,24 @@ async def test_line_ends_between_requests_are_no_sign_of_life(
     ):
         await ask(reader, writer, GET)
         await ask(reader, writer, GET)
-        await hand_over(writer, b"\r\n", came)
+        await write_piece(writer, b"\r\n", received)
         assert await reader.read() == b""
 
 
 @pytest.mark.parametrize("kind", APPS)
-async def test_caller_of_a_known_head_that_leaves_is_noticed(kind: type[App]) -> None:
+async def test_disconnect_during_a_request_with_a_cached_head_is_noticed(kind: type[App]) -> None:
     app = kind()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S):
         async with connect(listener) as (reader, writer):
             await ask(reader, writer, GET)
             app.waits = True
             writer.write(GET)
-            await wait_until(lambda: len(app.kept) == 2, WITHIN_S, "it is served")
-        await wait_until(lambda: app.left, WITHIN_S, "it is told")
-    assert app.kept[0] is app.kept[1]
+            await wait_until(lambda: len(app.caches) == 2, WITHIN_S, "it is handled")
+        await wait_until(lambda: app.left, WITHIN_S, "the disconnect is noticed")
+    assert app.caches[0] is app.caches[1]
 
 
-async def test_connection_is_closed_when_its_last_answer_is_old(
+async def test_idle_connection_is_closed_after_its_last_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "KEEP_ALIVE_S", IDLE_S)
@@ -331,17 +335,17 @@ async def test_connection_is_closed_when_its_last_answer_is_old(
         assert loop.time() - last_s > IDLE_S / 2
 
 
-async def test_application_that_keeps_a_head_is_given_its_further_requests() -> None:
-    app = Keeping()
+async def test_application_that_caches_a_head_handles_its_further_requests() -> None:
+    app = CachingApp()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
         for asked in (GET, GET, post(b"one"), post(b"two")):
             await ask(*ends, asked)
-    assert len(app.kept) == 4
+    assert len(app.caches) == 4
     assert len(app.known) == 2
 
 
-async def test_fault_of_a_known_request_is_answered_and_closes_the_connection() -> None:
-    app = Keeping()
+async def test_exception_in_a_request_with_a_cached_head_is_a_500_and_closes() -> None:
+    app = CachingApp()
     async with (
         serving(app) as listener,
         asyncio.timeout(WITHIN_S),
@@ -355,17 +359,17 @@ async def test_fault_of_a_known_request_is_answered_and_closes_the_connection() 
     assert b"connection: close" in answered
 
 
-async def test_server_that_stops_closes_after_the_answer_of_a_known_request() -> None:
-    app, listener, stop = Keeping(), server.bind("127.0.0.1", 0), asyncio.Event()
+async def test_shutdown_closes_after_the_response_to_a_request_with_a_cached_head() -> None:
+    app, listener, stop = CachingApp(), server.bind("127.0.0.1", 0), asyncio.Event()
     stopping = asyncio.create_task(server.Server(app, listener).serve(stop))
     async with asyncio.timeout(WITHIN_S), connect(listener) as (reader, writer):
         await ask(reader, writer, GET)
         app.may_answer.clear()
         writer.write(GET)
-        await wait_until(lambda: app.known, WITHIN_S, "it is served")
+        await wait_until(lambda: app.known, WITHIN_S, "it is handled")
         request = app.known[0]()
         stop.set()
-        await wait_until(lambda: not request.keep_alive, WITHIN_S, "its connection is told")
+        await wait_until(lambda: not request.keep_alive, WITHIN_S, "the connection stops")
         app.may_answer.set()
         answered = await reader.read()
         await stopping
@@ -373,8 +377,8 @@ async def test_server_that_stops_closes_after_the_answer_of_a_known_request() ->
     assert b"connection: close" in answered
 
 
-async def test_known_request_that_was_answered_goes_without_the_cycle_collector() -> None:
-    app = Keeping()
+async def test_finished_request_with_a_cached_head_is_freed_without_garbage_collection() -> None:
+    app = CachingApp()
     gc.disable()
     try:
         async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
@@ -386,22 +390,22 @@ async def test_known_request_that_was_answered_goes_without_the_cycle_collector(
         gc.enable()
 
 
-SHOWN: Final[ContextVar[bytes]] = ContextVar("shown", default=b"nothing")
+PREVIOUS_BODY: Final[ContextVar[bytes]] = ContextVar("previous_body", default=b"nothing")
 
 
-class Showing(App):
-    """Answers with what was shown before in its context, and shows its own body from then on."""
+class ContextApp(App):
+    """Responds with a context variable, and then sets it to the body of the request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read(receive)
-        shown = SHOWN.get()
-        SHOWN.set(body)
-        await HttpReply(200, shown, "text/plain").write(send)
+        response = PREVIOUS_BODY.get()
+        PREVIOUS_BODY.set(body)
+        await HttpReply(200, response, "text/plain").write(send)
 
 
-async def test_request_behind_another_one_sees_nothing_of_what_that_one_has_shown() -> None:
+async def test_queued_request_does_not_see_the_context_of_the_previous_one() -> None:
     async with (
-        serving(Showing()) as listener,
+        serving(ContextApp()) as listener,
         asyncio.timeout(WITHIN_S),
         connect(listener) as (reader, writer),
     ):
@@ -412,15 +416,17 @@ async def test_request_behind_another_one_sees_nothing_of_what_that_one_has_show
     assert answers == [b"nothing"] * 5
 
 
-class Beginning(Keeping):
-    """Answers a known head in the callback that read it."""
+class SyncApp(CachingApp):
+    """Handles a cached head synchronously, in the callback that read it."""
 
-    def begin(self, offer: ServerExtensions, body: bytes, _receive: Receive, _send: Send) -> bool:
-        return offer.write_at_once(200, b"content-type: text/plain\r\n", body)
+    def begin(
+        self, extensions: ServerExtensions, body: bytes, _receive: Receive, _send: Send
+    ) -> bool:
+        return extensions.write_at_once(200, b"content-type: text/plain\r\n", body)
 
 
-@pytest.mark.parametrize("kind", [*APPS, Beginning])
-async def test_connection_that_was_closed_goes_without_the_cycle_collector(
+@pytest.mark.parametrize("kind", [*APPS, SyncApp])
+async def test_closed_connection_is_freed_without_garbage_collection(
     kind: type[App], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[weakref.ref[KnownHeads]] = []
@@ -428,7 +434,7 @@ async def test_connection_that_was_closed_goes_without_the_cycle_collector(
 
     def note(self: KnownHeads, transport: asyncio.Transport) -> None:
         real(self, transport)
-        if self.client is not None:  # as on the trial of a server
+        if self.client is not None:  # None in the self-test of the server
             made.append(weakref.ref(self))
 
     monkeypatch.setattr(KnownHeads, "connection_made", note)
@@ -444,14 +450,14 @@ async def test_connection_that_was_closed_goes_without_the_cycle_collector(
         gc.enable()
 
 
-class Streaming(Keeping):
-    """Takes the body, then tells by messages when its caller has left."""
+class StreamingApp(CachingApp):
+    """Takes the body, then waits for the disconnect message."""
 
     async def serve(
-        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+        self, extensions: ServerExtensions, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self.kept.append(offer.kept)
-        body = offer.take_body()
+        self.caches.append(extensions.kept)
+        body = extensions.take_body()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body or b"", "more_body": True})
         if self.waits:
@@ -461,14 +467,14 @@ class Streaming(Keeping):
             await send({"type": "http.response.body"})
 
 
-class Telling(Keeping):
-    """Tells on and on while it waits, then once more."""
+class EndlessApp(CachingApp):
+    """Streams chunks while ``waits`` is set, then a last one."""
 
     async def serve(
-        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+        self, extensions: ServerExtensions, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self.kept.append(offer.kept)
-        offer.take_body()
+        self.caches.append(extensions.kept)
+        extensions.take_body()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while self.waits:
             await send({"type": "http.response.body", "body": b"more", "more_body": True})
@@ -476,15 +482,15 @@ class Telling(Keeping):
         await send({"type": "http.response.body", "body": b"the last"})
 
 
-async def test_caller_of_a_known_head_that_leaves_with_another_request_waiting_is_told_no_more(
-    came: list[int], monkeypatch: pytest.MonkeyPatch
+async def test_nothing_is_sent_to_a_disconnected_caller_with_another_request_queued(
+    received: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, lost = Telling(), list[KnownHeads]()
+    app, lost = EndlessApp(), list[KnownHeads]()
     real = KnownHeads.connection_lost
 
     def note(self: KnownHeads, exc: Exception | None) -> None:
         real(self, exc)
-        if self.client is not None:  # as on the trial of a server
+        if self.client is not None:  # None in the self-test of the server
             lost.append(self)
 
     monkeypatch.setattr(KnownHeads, "connection_lost", note)
@@ -494,19 +500,19 @@ async def test_caller_of_a_known_head_that_leaves_with_another_request_waiting_i
             await reader.readuntil(b"0\r\n\r\n")
             app.waits = True
             writer.write(GET)
-            await wait_until(lambda: len(app.known) == 1, WITHIN_S, "it is served")
-            await hand_over(writer, HEAD, came)
+            await wait_until(lambda: len(app.known) == 1, WITHIN_S, "it is handled")
+            await write_piece(writer, HEAD, received)
             writer.transport.abort()
         await wait_until(lambda: lost, WITHIN_S, "the connection has ended")
-        # The loop of the product raises where something is written to a connection that has ended.
+        # The event loop of the gateway raises on writes to a closed connection.
         assert app.known[0]().disconnected
         app.waits = False
-        await wait_until(lambda: not lost[0].tasks, WITHIN_S, "nothing is served")
-    assert len(app.kept) == 2
+        await wait_until(lambda: not lost[0].tasks, WITHIN_S, "nothing is handled")
+    assert len(app.caches) == 2
 
 
-async def test_known_request_is_answered_by_messages_and_its_caller_heard_to_leave() -> None:
-    app = Streaming()
+async def test_request_with_a_cached_head_is_streamed_and_its_disconnect_noticed() -> None:
+    app = StreamingApp()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S):
         async with connect(listener) as (reader, writer):
             for body in (b"one", b"two"):
@@ -517,5 +523,5 @@ async def test_known_request_is_answered_by_messages_and_its_caller_heard_to_lea
             app.waits = True
             writer.write(post(b"six"))
             await reader.readuntil(b"six")
-        await wait_until(lambda: app.left, WITHIN_S, "it is told")
+        await wait_until(lambda: app.left, WITHIN_S, "the disconnect is noticed")
     assert len(app.known) == 2

@@ -1,4 +1,4 @@
-"""Orders of the load of the bench, carried out against an agent on a real socket."""
+"""Load generator of the benchmarks: its orders, against an agent on a real socket."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ STEP = RequestStep(f"hi {NUMBER}", "done")
 
 @dataclass(slots=True)
 class Agent:
-    """Gives its answers in turn, the last one again and again, and closes after one that says so."""
+    """Sends its responses in turn, repeats the last one, and closes after one with ``Connection: close``."""
 
     answers: list[bytes]
     order: LoadOrder = field(init=False)
@@ -58,7 +58,7 @@ class Agent:
 
 @asynccontextmanager
 async def open_agent(*answers: bytes) -> AsyncGenerator[Agent]:
-    """An agent, and the order that calls it from one caller, once."""
+    """An agent, and an order for one request to it from one caller."""
     agent = Agent(list(answers))
     server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
@@ -67,7 +67,7 @@ async def open_agent(*answers: bytes) -> AsyncGenerator[Agent]:
         yield agent
 
 
-async def test_requests_differ_in_nothing_but_their_numbers_and_keys() -> None:
+async def test_requests_differ_only_in_numbers_and_keys() -> None:
     async with open_agent(RIGHT) as agent:
         outcome = await execute(replace(agent.order, callers=2))
 
@@ -80,26 +80,26 @@ async def test_requests_differ_in_nothing_but_their_numbers_and_keys() -> None:
     assert len([at for at in range(len(first)) if first[at] != second[at]]) in range(1, 9)
 
 
-async def test_a_caller_whose_line_is_closed_after_each_answer_opens_another() -> None:
+async def test_caller_reconnects_after_each_closed_connection() -> None:
     async with open_agent(CLOSING, CLOSING, WRONG) as agent:
-        with pytest.raises(ExceptionGroup) as told:
+        with pytest.raises(ExceptionGroup) as raised:
             await execute(replace(agent.order, seconds=20.0))
 
-    assert isinstance(told.value.exceptions[0], UnexpectedAnswer)
-    assert str(told.value.exceptions[0]) == "503: done"
+    assert isinstance(raised.value.exceptions[0], UnexpectedAnswer)
+    assert str(raised.value.exceptions[0]) == "503: done"
     assert agent.connections == 3
 
 
-async def test_an_agent_that_is_not_there_is_told() -> None:
+async def test_refused_connection_raises() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ExceptionGroup) as told:
+        with pytest.raises(ExceptionGroup) as raised:
             await execute(LoadOrder("send", url, [STEP]))
-    assert isinstance(told.value.exceptions[0], ConnectionRefusedError)
+    assert isinstance(raised.value.exceptions[0], ConnectionRefusedError)
 
 
-async def test_callers_begin_with_what_is_known_and_tell_what_they_have_found() -> None:
+async def test_callers_use_known_ids_and_report_found_ones() -> None:
     task = b'{"task":{"id":"t1","contextId":"c1","status":"done"}}'
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(task), task)
     step = RequestStep(CONTEXT, "done", teaches=True)
@@ -114,7 +114,7 @@ async def test_callers_begin_with_what_is_known_and_tell_what_they_have_found() 
     assert outcome.found == [("c1", "t1"), ("c1", "t1")]
 
 
-async def test_held_streams_are_open_until_they_are_let_go() -> None:
+async def test_held_streams_are_open_until_they_are_released() -> None:
     async with open_agent(STREAM + DONE) as agent:
         async with AsyncExitStack() as held:
             outcome = await hold(replace(agent.order, kind="hold", callers=3), held)

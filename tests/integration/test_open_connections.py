@@ -1,4 +1,4 @@
-"""More connections than there are places: callers are served, and what is under way stays (M3)."""
+"""Connection limit: unauthenticated connections are closed for new ones, active requests are not (M3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ASK: Final = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @dataclass
 class App:
-    """Knows everybody who asks for ``/known`` and below; what asks for ``/known/long`` waits."""
+    """Authenticates each request under ``/known``; requests whose path ends in ``long`` wait."""
 
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     begun: int = 0
@@ -77,12 +77,12 @@ class Client:
         self.writer.write(ASK % path)
 
     def ask_for(self, address: bytes, path: bytes) -> None:
-        """As a proxy does."""
+        """Sends a request as a proxy does."""
         line = b"X-Forwarded-For: 203.0.113.1, %b\r\n\r\n" % address
         self.writer.write((ASK % path)[:-2] + line)
 
     async def read(self) -> bytes:
-        """The next answer; empty where the connection has ended."""
+        """The next response; empty after the connection has ended."""
         try:
             async with asyncio.timeout(WITHIN_S):
                 head = await self.reader.readuntil(b"\r\n\r\n")
@@ -103,12 +103,14 @@ async def connect(listener: Listener, count: int) -> AsyncGenerator[list[Client]
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /known HTTP/1.1\r\nHos"])
-async def test_callers_are_served_while_strangers_hold_every_place(begun: bytes) -> None:
+async def test_callers_are_served_while_unauthenticated_connections_reach_the_limit(
+    begun: bytes,
+) -> None:
     app, table = App(), ConnectionTable(MOST)
     async with serve(app, table) as listener, connect(listener, 5 * MOST) as silent:
         for client in silent:
             client.writer.write(begun)
-        await wait_until(lambda: len(table) == MOST, WITHIN_S, "every place is taken")
+        await wait_until(lambda: len(table) == MOST, WITHIN_S, "the limit is reached")
         async with connect(listener, MOST) as callers:
             for caller in callers:
                 caller.ask(b"known")
@@ -121,7 +123,7 @@ async def test_callers_are_served_while_strangers_hold_every_place(begun: bytes)
             assert len(table) == MOST
 
 
-async def test_what_is_under_way_stays_and_newcomers_hear_that_all_is_full() -> None:
+async def test_active_requests_stay_open_and_new_connections_get_503_at_the_limit() -> None:
     app, table = App(), ConnectionTable(MOST)
     async with serve(app, table) as listener:
         url = f"ws://127.0.0.1:{listener.port}/known/socket"
@@ -132,9 +134,9 @@ async def test_what_is_under_way_stays_and_newcomers_hear_that_all_is_full() -> 
             for caller in callers:
                 caller.ask(b"known/long")
             await wait_until(lambda: app.begun == MOST - 1, WITHIN_S, "all of them are served")
-            async with connect(listener, 3) as strangers:
-                for stranger in strangers:
-                    assert b"HTTP/1.1 503 " in await stranger.read()
+            async with connect(listener, 3) as unauthenticated:
+                for connection in unauthenticated:
+                    assert b"HTTP/1.1 503 " in await connection.read()
             app.may_answer.set()
             for caller in callers:
                 assert (await caller.read()).startswith(b"HTTP/1.1 200 ")
@@ -143,10 +145,10 @@ async def test_what_is_under_way_stays_and_newcomers_hear_that_all_is_full() -> 
                 assert (await newcomers[0].read()).startswith(b"HTTP/1.1 200 ")
             await socket.send("here")
             assert await asyncio.wait_for(socket.recv(), WITHIN_S) == "here"
-        await wait_until(lambda: len(table) == 0, WITHIN_S, "every place is given back")
+        await wait_until(lambda: len(table) == 0, WITHIN_S, "all connections are released")
 
 
-async def test_socket_of_a_stranger_makes_room() -> None:
+async def test_unauthenticated_socket_is_closed_for_a_new_connection() -> None:
     app, table = App(), ConnectionTable(1)
     async with serve(app, table) as listener:
         url = f"ws://127.0.0.1:{listener.port}/strange"
@@ -160,33 +162,33 @@ async def test_socket_of_a_stranger_makes_room() -> None:
                 await asyncio.wait_for(socket.recv(), WITHIN_S)
 
 
-async def test_clients_of_a_proxy_have_their_part_of_its_connections_each() -> None:
+async def test_connections_of_a_proxy_are_limited_per_client() -> None:
     app, table = App(), ConnectionTable(10, 2, LOCAL)
-    async with serve(app, table) as listener, connect(listener, 4) as kept:
+    async with serve(app, table) as listener, connect(listener, 4) as reused:
         for turn in range(1, 3):
-            # Connections of a proxy are kept, and carry everybody's requests in turn.
-            for link in kept:
+            # Connections of a proxy are reused for requests of all its clients in turn.
+            for link in reused:
                 link.ask_for(b"192.0.2.%d" % turn, b"known")
                 assert (await link.read()).startswith(b"HTTP/1.1 200 ")
-        for link in kept[:2]:
+        for link in reused[:2]:
             link.ask_for(b"192.0.2.1", b"known/long")
         await wait_until(lambda: app.begun == 10, WITHIN_S, "both are served")
         for _ in range(2):
-            kept[2].ask_for(b"192.0.2.1", b"known")
-            refused = await kept[2].reader.readuntil(b"\r\n\r\n")
+            reused[2].ask_for(b"192.0.2.1", b"known")
+            refused = await reused[2].reader.readuntil(b"\r\n\r\n")
             assert refused.startswith(b"HTTP/1.1 429 ")
             assert b"retry-after: 5\r\n" in refused
-        kept[2].ask_for(b"192.0.2.2", b"known")
-        assert (await kept[2].read()).startswith(b"HTTP/1.1 200 ")
+        reused[2].ask_for(b"192.0.2.2", b"known")
+        assert (await reused[2].read()).startswith(b"HTTP/1.1 200 ")
         app.may_answer.set()
-        for link in kept[:2]:
+        for link in reused[:2]:
             assert (await link.read()).startswith(b"HTTP/1.1 200 ")
-        kept[3].ask_for(b"192.0.2.1", b"known")
-        assert (await kept[3].read()).startswith(b"HTTP/1.1 200 ")
+        reused[3].ask_for(b"192.0.2.1", b"known")
+        assert (await reused[3].read()).startswith(b"HTTP/1.1 200 ")
         assert app.begun == 12
 
 
-async def test_sockets_of_a_client_of_a_proxy_count_until_they_end() -> None:
+async def test_sockets_of_a_client_behind_a_proxy_count_until_they_end() -> None:
     app, table = App(), ConnectionTable(10, 1, LOCAL)
     async with serve(app, table) as listener:
         url = f"ws://127.0.0.1:{listener.port}/known/socket"
@@ -199,13 +201,13 @@ async def test_sockets_of_a_client_of_a_proxy_count_until_they_end() -> None:
             async with websockets.connect(url, proxy=None, additional_headers=other):
                 await socket.send("here")
                 assert await asyncio.wait_for(socket.recv(), WITHIN_S) == "here"
-        await wait_until(lambda: len(table) == 0, WITHIN_S, "every place is given back")
+        await wait_until(lambda: len(table) == 0, WITHIN_S, "all connections are released")
         async with websockets.connect(url, proxy=None, additional_headers=mine) as socket:
             await socket.send("here")
             assert await asyncio.wait_for(socket.recv(), WITHIN_S) == "here"
 
 
-async def test_forwarded_address_of_somebody_else_than_our_proxy_is_not_read() -> None:
+async def test_forwarded_address_from_an_untrusted_proxy_is_ignored() -> None:
     app = App()
     table = ConnectionTable(10, 1, Proxies([ip_network("10.0.0.0/8")], "X-Forwarded-For"))
     async with serve(app, table) as listener, connect(listener, 3) as clients:

@@ -1,4 +1,4 @@
-"""One owner token for each store, whichever instance and data directory; and what stands in its way."""
+"""One owner token per store, for all instances and data directories, and errors that prevent it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WITHIN_S = 10.0
 
 @dataclass
 class Site:
-    """Instances over one store, each with a data directory of its own."""
+    """Instances that share a store, each with its own data directory."""
 
     url: str
     folder: Path
@@ -54,12 +54,12 @@ class Site:
         return Settings(redis_url=Secret(self.url), data_dir=self.folder / name, secret_key=sealed)
 
     async def open_store(self, name: str = "any") -> Store:
-        """A store of its own for an instance, as a process has it."""
+        """A separate connection to the store for an instance, as a process has it."""
         opened = await Store.open(StoreSettings(self.url, self.folder / name / "blobs"))
         return await self.stack.enter_async_context(opened)
 
     async def start(self, name: str, key: str | None = KEY) -> Access:
-        """Who may come in at a further instance."""
+        """The access of another instance."""
         store = await self.open_store(name)
 
         def introduce(token: OwnerToken) -> None:
@@ -74,14 +74,14 @@ class Site:
         return (self.folder / name / "owner-token").read_text("ascii").strip()
 
     def put_file(self, name: str, text: str) -> None:
-        """A token of its own for an instance that has not started yet."""
+        """Writes a token to the data directory of an instance that has not started yet."""
         (self.folder / name).mkdir(mode=0o700)
         path = self.folder / name / "owner-token"
         path.touch(mode=0o600)
         path.write_text(text, "ascii")
 
     def events(self) -> list[str]:
-        """What the log has of owner tokens."""
+        """Logged events about owner tokens."""
         names = [str(one["event"]) for one in self.said]
         return [name for name in names if name.startswith("owner_token.")]
 
@@ -95,12 +95,12 @@ async def site(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asy
 
 
 def knows(access: Access, token: str) -> bool:
-    """Whether a token is the owner's now."""
+    """Whether a token currently authenticates the owner."""
     found = access.authenticator.authenticate_cached(Credentials(token))
     return found is not None and found.id == "owner"
 
 
-async def test_instances_with_two_data_directories_have_one_token(site: Site) -> None:
+async def test_instances_with_two_data_directories_share_one_token(site: Site) -> None:
     one, two = await site.start("one"), await site.start("two")
     token = site.read_file("one")
     assert site.read_file("two") == token
@@ -110,14 +110,14 @@ async def test_instances_with_two_data_directories_have_one_token(site: Site) ->
     assert (site.folder / "two" / "owner-token").stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_store_has_it_sealed_for_its_runtime_and_generation(site: Site) -> None:
+async def test_stored_token_is_encrypted_for_its_runtime_and_generation(site: Site) -> None:
     await site.start("one")
     store = await site.open_store()
     row = await store.owner_tokens.read()
     assert row is not None
     assert row.generation == 1
     assert site.read_file("one").encode() not in row.sealed
-    # Whoever can write to the store makes no later generation of what was rotated away.
+    # Write access to the store is not enough to restore a rotated token as a later generation.
     ask(site.url, "HSET", keys.owner_token(), 2, row.sealed)
     with pytest.raises(ConfigInvalid, match="secret_key: cannot decrypt the owner token"):
         await site.start("two")
@@ -127,7 +127,7 @@ async def test_the_store_has_it_sealed_for_its_runtime_and_generation(site: Site
         await site.start("two")
 
 
-async def test_token_of_a_data_directory_becomes_that_of_a_store_without_one(site: Site) -> None:
+async def test_token_of_a_data_directory_is_adopted_by_a_store_without_one(site: Site) -> None:
     site.put_file("one", "mine")
     assert knows(await site.start("one"), "mine")
     assert not site.introduced["one"].minted
@@ -135,7 +135,7 @@ async def test_token_of_a_data_directory_becomes_that_of_a_store_without_one(sit
     assert site.read_file("two") == "mine"
 
 
-async def test_other_token_of_a_data_directory_is_warned_of_and_taken_until_a_rotation(
+async def test_differing_token_of_a_data_directory_is_logged_and_accepted_until_a_rotation(
     site: Site,
 ) -> None:
     first = await site.start("one")
@@ -154,36 +154,36 @@ async def test_other_token_of_a_data_directory_is_warned_of_and_taken_until_a_ro
     assert site.read_file("two") == token
 
 
-@pytest.mark.parametrize("heard", [True, False])
-async def test_rotation_reaches_instances_that_run_by_hint_or_by_their_round(
-    site: Site, monkeypatch: pytest.MonkeyPatch, *, heard: bool
+@pytest.mark.parametrize("with_hint", [True, False])
+async def test_rotation_reaches_running_instances_by_hint_or_polling(
+    site: Site, monkeypatch: pytest.MonkeyPatch, *, with_hint: bool
 ) -> None:
-    monkeypatch.setattr(news_following, "ROUND_S", 3_600.0 if heard else 0.2)
+    monkeypatch.setattr(news_following, "ROUND_S", 3_600.0 if with_hint else 0.2)
     one, two = await site.start("one"), await site.start("two")
     before = site.read_file("one")
-    told = list[str]()
-    one.on_change(lambda: told.append("one"))
+    changed = list[str]()
+    one.on_change(lambda: changed.append("one"))
     store = await site.open_store()
     place = find_place(site.describe("one"), store)
     assert place is not None
-    if not heard:
+    if not with_hint:
 
-        async def tell_nobody() -> None:
+        async def skip_hint() -> None:
             return
 
-        monkeypatch.setattr(place.rows, "tell", tell_nobody)
+        monkeypatch.setattr(place.rows, "tell", skip_hint)
     made = (await rotate_owner_token(place)).get_secret_value()
     for access in (one, two):
         await wait_until(partial(knows, access, made), WITHIN_S, "the new one")
         assert not knows(access, before)
         with pytest.raises(Unauthenticated):
             await access.authenticator.authenticate(Credentials(before))
-    assert told == ["one"]
+    assert changed == ["one"]
     assert [site.read_file(name) for name in ("one", "two")] == [made, made]
     assert ask(site.url, "HKEYS", keys.owner_token()) == [b"2"]
 
 
-async def test_instance_that_was_away_during_a_rotation_does_not_take_the_old_one(
+async def test_instance_stopped_during_a_rotation_does_not_accept_the_old_token(
     site: Site,
 ) -> None:
     await site.start("one")
@@ -196,7 +196,7 @@ async def test_instance_that_was_away_during_a_rotation_does_not_take_the_old_on
     assert site.read_file("two") == made.get_secret_value()
 
 
-async def test_rotation_that_a_failover_has_lost_is_written_again(
+async def test_rotation_lost_in_a_failover_is_written_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(news_following, "ROUND_S", 0.1)
@@ -214,12 +214,12 @@ async def test_rotation_that_a_failover_has_lost_is_written_again(
         found = await store.owner_tokens.read()
         return found is not None and found.generation == 2
 
-    await wait_until(is_back, WITHIN_S, "the rotation stands again")
+    await wait_until(is_back, WITHIN_S, "the rotation is written again")
     assert not knows(one, old)
     assert "owner_token.lost" in site.events()
 
 
-async def test_wrong_key_is_a_fault_with_the_name_of_its_setting(site: Site) -> None:
+async def test_error_for_a_wrong_key_names_its_setting(site: Site) -> None:
     await site.start("one")
     with pytest.raises(ConfigInvalid, match=r"^secret_key: cannot decrypt the owner token"):
         await site.start("two", OTHER_KEY)
@@ -235,7 +235,7 @@ async def test_wrong_key_is_a_fault_with_the_name_of_its_setting(site: Site) -> 
     assert ask(site.url, "HLEN", keys.owner_token()) == 1
 
 
-async def test_rotation_needs_the_key_of_before_unless_that_is_lost(site: Site) -> None:
+async def test_rotation_requires_the_previous_key_unless_it_is_lost(site: Site) -> None:
     one = await site.start("one")
     with pytest.raises(ConfigInvalid, match=r"^secret_key: cannot decrypt the owner token"):
         await run_rotation(site.describe("two", OTHER_KEY))
@@ -243,12 +243,12 @@ async def test_rotation_needs_the_key_of_before_unless_that_is_lost(site: Site) 
     made, _ = await run_rotation(site.describe("two", OTHER_KEY), key_lost=True)
     assert knows(await site.start("two", OTHER_KEY), made.get_secret_value())
     await wait_until(
-        lambda: "owner_token.unsound" in site.events(), WITHIN_S, "the first one says so"
+        lambda: "owner_token.unsound" in site.events(), WITHIN_S, "the first instance logs it"
     )
     assert knows(one, site.read_file("one"))
 
 
-async def test_of_two_rotations_at_once_one_is_told_that_it_lost(site: Site) -> None:
+async def test_second_of_two_concurrent_rotations_raises_a_conflict(site: Site) -> None:
     await site.start("one")
     store = await site.open_store()
     place = find_place(site.describe("one"), store)
@@ -268,14 +268,14 @@ async def test_of_two_rotations_at_once_one_is_told_that_it_lost(site: Site) -> 
     assert await read() == theirs
 
 
-async def test_key_that_is_rotated_seals_the_token_anew(site: Site) -> None:
+async def test_rotated_key_encrypts_the_token_again(site: Site) -> None:
     await site.start("one")
     token = site.read_file("one")
     assert knows(await site.start("two", f"{OTHER_KEY},{KEY}"), token)
     assert knows(await site.start("three", OTHER_KEY), token)
 
 
-async def test_without_a_key_each_data_directory_has_its_own_and_the_start_says_so(
+async def test_without_a_key_each_data_directory_has_its_own_token_and_a_warning_is_logged(
     site: Site,
 ) -> None:
     one, two = await site.start("one", None), await site.start("two", None)
@@ -289,11 +289,11 @@ async def test_without_a_key_each_data_directory_has_its_own_and_the_start_says_
         await run_rotation(site.describe("one", None))
 
 
-async def test_data_directory_that_cannot_be_written_is_warned_of(
+async def test_data_directory_that_cannot_be_written_is_logged(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.start("one")
-    # A folder in the place of the draft: the one thing that stops a superuser, too.
+    # A directory in place of the temporary file stops a superuser, too.
     (site.folder / "two").mkdir(mode=0o700)
     token = site.read_file("one")
     monkeypatch.setattr("os.getpid", lambda: 7)

@@ -1,4 +1,4 @@
-"""Requests that are sent before the answers to those before them: a few wait, and then reading stops (H1)."""
+"""Pipelined requests: a few are queued, and then the server stops reading (H1)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ LAST: Final = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 @dataclass
 class App:
-    """Answers with the path and the body of a request, once it may."""
+    """Responds with the path and the body size of a request, after ``may_answer`` is set."""
 
     reads: bool = True
-    """Whether it asks for messages, as what notices that its caller leaves does."""
+    """Whether it receives messages, as an application that watches for disconnects does."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     begun: int = 0
     more: bytes = b""
-    """What an answer has behind its words."""
+    """Bytes appended to each response body."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.begun += 1
@@ -63,21 +63,21 @@ class App:
         await self.may_answer.wait()
         if leaves is not None:
             leaves.cancel()
-        said = b"<%b %d>%b" % (scope["path"].encode(), len(body), self.more)
-        headers = [(b"content-length", b"%d" % len(said))]
+        text = b"<%b %d>%b" % (scope["path"].encode(), len(body), self.more)
+        headers = [(b"content-length", b"%d" % len(text))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": said})
+        await send({"type": "http.response.body", "body": text})
 
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[BoundedRequests]:
-    """Those that the server has made."""
+    """Connections that the server has accepted."""
     made: list[BoundedRequests] = []
     begin = BoundedRequests.connection_made
 
     def note(connection: BoundedRequests, transport: asyncio.Transport) -> None:
         begin(connection, transport)
-        if connection.client is not None:  # as on the trial of a server
+        if connection.client is not None:  # None in the self-test of the server
             made.append(connection)
 
     monkeypatch.setattr(BoundedRequests, "connection_made", note)
@@ -92,22 +92,24 @@ async def connect(
     try:
         yield reader, writer
     finally:
-        # What was written to a server that does not read is not waited for.
+        # Bytes written to a server that does not read are not awaited.
         writer.transport.abort()
 
 
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("piece", [1, 7, 100_000_000])
 @pytest.mark.parametrize("make", [get, post])
-async def test_all_are_answered_in_order_and_few_wait(
+async def test_all_are_answered_in_order_and_the_queue_is_bounded(
     connections: list[BoundedRequests], *, reads: bool, piece: int, make: Callable[[int], bytes]
 ) -> None:
     app, most = App(reads=reads), 0
     count = MANY if piece > 1 else 40
-    whole = b"".join(map(make, range(count))) + LAST
+    data = b"".join(map(make, range(count))) + LAST
     async with serving(app) as listener, connect(listener) as (reader, writer):
-        await wait_until(lambda: bool(connections), WITHIN_S, "each piece comes in by itself")
-        sending = asyncio.create_task(send(writer, whole, piece))
+        await wait_until(
+            lambda: bool(connections), WITHIN_S, "the server has accepted the connection"
+        )
+        sending = asyncio.create_task(send(writer, data, piece))
         await wait_until(lambda: app.begun == 1, WITHIN_S, "the first one is served")
         await wait_until(
             lambda: len(connections[0].pipeline) in {1, WAITING}, WITHIN_S, "some of them wait"
@@ -123,34 +125,34 @@ async def test_all_are_answered_in_order_and_few_wait(
     wanted = [*(b"</%d %d>" % (number, size if reads else 0) for number in range(count))]
     assert answer.count(b"HTTP/1.1 200 ") == count + 1
     at = -1
-    for said in (*wanted, b"</last 0>"):
-        at, before = answer.find(said, at + 1), at
-        assert at > before, said
+    for text in (*wanted, b"</last 0>"):
+        at, before = answer.find(text, at + 1), at
+        assert at > before, text
     assert most <= WAITING
 
 
-async def send(writer: asyncio.StreamWriter, whole: bytes, piece: int) -> None:
-    for start in range(0, len(whole), piece):
-        writer.write(whole[start : start + piece])
-        if piece < len(whole):
+async def send(writer: asyncio.StreamWriter, data: bytes, piece: int) -> None:
+    for start in range(0, len(data), piece):
+        writer.write(data[start : start + piece])
+        if piece < len(data):
             await writer.drain()
             await asyncio.sleep(0)
     await writer.drain()
 
 
 @pytest.mark.parametrize("make", [get, post])
-async def test_who_reads_nothing_is_not_read(
+async def test_server_stops_reading_from_a_client_that_does_not_read(
     connections: list[BoundedRequests], make: Callable[[int], bytes]
 ) -> None:
     app = App(more=b"a" * 65_536)
     app.may_answer.set()
     async with serving(app) as listener, connect(listener) as (_, writer):
-        whole = make(0) * (FLOOD // len(make(0)))
-        sending = asyncio.create_task(send(writer, whole, 65_536))
+        data = make(0) * (FLOOD // len(make(0)))
+        sending = asyncio.create_task(send(writer, data, 65_536))
         await wait_until(
             lambda: bool(connections) and connections[0].flow.write_paused,
             WITHIN_S,
-            "answers find no room",
+            "the send buffer is full",
         )
         served = app.begun
 
@@ -165,14 +167,14 @@ async def test_who_reads_nothing_is_not_read(
         sending.cancel()
 
 
-async def test_body_that_waits_is_not_read_before_its_turn(
+async def test_body_of_a_queued_request_is_not_read_in_advance(
     connections: list[BoundedRequests],
 ) -> None:
     app = App()
     head = b"POST /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     async with serving(app) as listener, connect(listener) as (reader, writer):
-        whole = get(0) + get(1) + head % LARGE + b"a" * LARGE
-        sending = asyncio.create_task(send(writer, whole, 65_536))
+        data = get(0) + get(1) + head % LARGE + b"a" * LARGE
+        sending = asyncio.create_task(send(writer, data, 65_536))
         await wait_until(
             lambda: bool(connections) and connections[0].flow.read_paused,
             WITHIN_S,
@@ -187,7 +189,7 @@ async def test_body_that_waits_is_not_read_before_its_turn(
     assert b"</large %d>" % LARGE in answer
 
 
-async def test_malformed_request_behind_those_that_wait_ends_the_connection() -> None:
+async def test_malformed_request_behind_queued_ones_ends_the_connection() -> None:
     app = App()
     app.may_answer.set()
     async with serving(app) as listener, connect(listener) as (reader, writer):
@@ -197,8 +199,8 @@ async def test_malformed_request_behind_those_that_wait_ends_the_connection() ->
     assert b"HTTP/1.1 400 " in answer
 
 
-async def test_socket_behind_requests_that_wait_opens_none_of_them_twice() -> None:
-    """What follows a request for another protocol is that protocol's."""
+async def test_unsupported_upgrade_behind_queued_requests_handles_none_twice() -> None:
+    """The upgrade request and the request after it are answered as HTTP."""
     app = App()
     app.may_answer.set()
     upgrade = b"GET /up HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
@@ -210,8 +212,8 @@ async def test_socket_behind_requests_that_wait_opens_none_of_them_twice() -> No
 
 
 @dataclass
-class Waiting:
-    """Answers when it may, also a caller who has left; knows who has."""
+class WaitingApp:
+    """Responds after ``may_answer`` is set, even after a disconnect; ``left`` lists disconnected requests."""
 
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     begun: list[str] = field(default_factory=list[str])
@@ -234,11 +236,11 @@ class Waiting:
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("count", [1, 2, WAITING + 1])
-async def test_who_leaves_with_requests_waiting_is_a_caller_who_left(
+async def test_disconnect_with_queued_requests_ends_only_the_active_one(
     connections: list[BoundedRequests], caplog: pytest.LogCaptureFixture, first: int, count: int
 ) -> None:
-    """The request that is served is told, none of those behind it begins, and the log has no error."""
-    app = Waiting()
+    """The active request gets the disconnect, the queued ones are not started, and no error is logged."""
+    app = WaitingApp()
     async with serving(app) as listener:
         async with connect(listener) as (_, writer):
             writer.write(b"".join(map(get, range(first, first + count))))
@@ -248,7 +250,7 @@ async def test_who_leaves_with_requests_waiting_is_a_caller_who_left(
                 WITHIN_S,
                 "the others wait",
             )
-        await wait_until(lambda: app.left == [f"/{first}"], WITHIN_S, "it is told")
+        await wait_until(lambda: app.left == [f"/{first}"], WITHIN_S, "the disconnect is noticed")
         app.may_answer.set()
         await wait_until(lambda: not connections[0].tasks, WITHIN_S, "nothing is served")
     assert app.begun == [f"/{first}"]
@@ -256,7 +258,7 @@ async def test_who_leaves_with_requests_waiting_is_a_caller_who_left(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_leaving_is_noticed_with_the_next_answer_where_nothing_more_is_read(
+async def test_disconnect_is_noticed_on_the_next_response_while_reading_is_paused(
     connections: list[BoundedRequests], caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App()
@@ -276,15 +278,15 @@ async def test_leaving_is_noticed_with_the_next_answer_where_nothing_more_is_rea
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_connection_that_ends_with_requests_waiting_goes_without_the_cycle_collector(
+async def test_closed_connection_with_queued_requests_is_freed_without_garbage_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    app, made = Waiting(), list[weakref.ref[BoundedRequests]]()
+    app, made = WaitingApp(), list[weakref.ref[BoundedRequests]]()
     begin = BoundedRequests.connection_made
 
     def note(connection: BoundedRequests, transport: asyncio.Transport) -> None:
         begin(connection, transport)
-        if connection.client is not None:  # as on the trial of a server
+        if connection.client is not None:  # None in the self-test of the server
             made.append(weakref.ref(connection))
 
     monkeypatch.setattr(BoundedRequests, "connection_made", note)
@@ -295,7 +297,7 @@ async def test_connection_that_ends_with_requests_waiting_goes_without_the_cycle
             async with connect(listener) as (_, writer):
                 writer.write(b"".join(map(get, range(1, WAITING))))
                 await wait_until(lambda: app.begun, WITHIN_S, "the first one is served")
-            await wait_until(lambda: app.left, WITHIN_S, "it is told")
+            await wait_until(lambda: app.left, WITHIN_S, "the disconnect is noticed")
         assert [connection() for connection in made] == [None]
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""A server that is told to end has no time limit of its own to run into: what it waits for has to be gone."""
+"""Shutdown without a time limit: the server closes the connections that would delay it."""
 
 import asyncio
 import socket
@@ -41,7 +41,7 @@ async def serving() -> AsyncGenerator[tuple[int, PromptServer, asyncio.Task[None
             await task
 
 
-async def test_connection_that_is_kept_alive_is_closed_at_the_end() -> None:
+async def test_idle_keep_alive_connection_is_closed_on_shutdown() -> None:
     async with serving() as (port, server, task):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -52,19 +52,19 @@ async def test_connection_that_is_kept_alive_is_closed_at_the_end() -> None:
         writer.close()
 
 
-async def test_connection_that_is_accepted_as_the_server_ends_is_closed_too() -> None:
+async def test_connection_accepted_during_shutdown_is_closed() -> None:
     async with serving() as (port, server, task):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await asyncio.wait_for(reader.readuntil(b"here"), 15)
         with socket.create_connection(("127.0.0.1", port), 15):
-            # The loop has not turned since: it accepts and learns of the end in the same turn.
+            # No loop iteration since: the server accepts the connection and ends in the same one.
             server.end()
             await asyncio.wait_for(task, 15)
         writer.close()
 
 
-async def test_server_that_was_told_to_end_before_it_began_ends() -> None:
+async def test_server_ended_before_it_started_ends() -> None:
     async with serving() as (_, server, task):
         server.end()
         await asyncio.wait_for(task, 15)

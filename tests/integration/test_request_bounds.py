@@ -1,4 +1,4 @@
-"""Requests that never end: bounded before anybody asks who sends them."""
+"""Limits of unfinished requests, which apply before authentication."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ APP = Starlette(routes=[Route("/", measure, methods=["POST"]), WebSocketRoute("/
 
 
 async def ask(listener: Listener, *pieces: bytes) -> bytes:
-    """Sends, and reads until the server closes the connection."""
+    """Sends the pieces, and reads until the server closes the connection."""
     async with asyncio.timeout(WITHIN_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         try:
@@ -55,7 +55,7 @@ async def ask(listener: Listener, *pieces: bytes) -> bytes:
         (b"POST /" + b"a" * HEAD_BYTES + b"a" * len(HEAD),),
     ],
 )
-async def test_head_that_does_not_end_is_refused(pieces: tuple[bytes, ...]) -> None:
+async def test_endless_head_is_refused(pieces: tuple[bytes, ...]) -> None:
     async with serving(APP) as listener:
         assert (await ask(listener, *pieces)).startswith(b"HTTP/1.1 431 ")
 
@@ -65,10 +65,10 @@ async def test_head_that_does_not_end_is_refused(pieces: tuple[bytes, ...]) -> N
 @pytest.mark.parametrize("before", [b"", HEAD + b"Content-Length: 1\r\n\r\na"])
 @pytest.mark.parametrize("behind", [b"", b"b" * 100_000])
 @pytest.mark.parametrize("line", [b"X: %b\r\n", b"%b: x\r\n"])
-async def test_head_is_as_large_as_it_is_however_it_comes(
+async def test_size_limit_of_a_head_does_not_depend_on_how_it_arrives(
     size: int, before: bytes, behind: bytes, line: bytes
 ) -> None:
-    """In one piece with its body, or with the request before it (L2)."""
+    """In one piece with its body, or behind another request (L2)."""
     served: list[int] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,17 +76,17 @@ async def test_head_is_as_large_as_it_is_however_it_comes(
         await APP(scope, receive, send)
 
     length = b"Content-Length: %d\r\n" % len(behind)
-    whole = before + HEAD + length + line % (b"a" * size) + b"\r\n" + behind
+    message = before + HEAD + length + line % (b"a" * size) + b"\r\n" + behind
     async with serving(app) as listener:
-        # Where it closes before all is read, the system may drop what it has said.
+        # If the server closes before it has read everything, the system may drop its response.
         with contextlib.suppress(ConnectionResetError):
-            assert b"HTTP/1.1 431 " in await ask(listener, whole)
+            assert b"HTTP/1.1 431 " in await ask(listener, message)
     assert len(served) == bool(before)
     assert sum(served) < HEAD_BYTES
 
 
 @pytest.mark.anyio
-async def test_body_is_no_part_of_the_head_before_it() -> None:
+async def test_body_does_not_count_as_head() -> None:
     head = HEAD + b"X: %b\r\n" % (b"a" * (HEAD_BYTES // 2))
     body = b"b" * HEAD_BYTES
     length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -96,7 +96,7 @@ async def test_body_is_no_part_of_the_head_before_it() -> None:
 
 
 @pytest.mark.anyio
-async def test_trailer_that_does_not_end_closes_the_connection() -> None:
+async def test_endless_trailer_is_refused() -> None:
     chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
     async with serving(APP) as listener:
         answer = await ask(listener, chunked, b"X: " + b"a" * HEAD_BYTES)
@@ -105,9 +105,7 @@ async def test_trailer_that_does_not_end_closes_the_connection() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("started", [b"P", HEAD, HEAD + b"Content-Length: 9\r\n\r\nshort"])
-async def test_request_that_does_not_go_on_is_refused(
-    started: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stalled_request_is_refused(started: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedRequests, "head_s", 0.2)
     monkeypatch.setattr(BoundedRequests, "body_s", 0.2)
     async with serving(APP) as listener:
@@ -115,7 +113,7 @@ async def test_request_that_does_not_go_on_is_refused(
 
 
 @pytest.mark.anyio
-async def test_connection_without_a_request_is_closed_without_a_word(
+async def test_connection_without_a_request_is_closed_silently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(BoundedRequests, "head_s", 0.2)
@@ -124,19 +122,19 @@ async def test_connection_without_a_request_is_closed_without_a_word(
 
 
 @pytest.mark.anyio
-async def test_large_bodies_and_many_requests_on_one_connection_are_no_head() -> None:
+async def test_large_bodies_and_many_requests_on_a_connection_do_not_count_as_head() -> None:
     size = HEAD_BYTES * 4
-    whole = HEAD + f"Content-Length: {size}\r\n\r\n".encode() + b"a" * size
+    message = HEAD + f"Content-Length: {size}\r\n\r\n".encode() + b"a" * size
     chunk = f"{size:x}\r\n".encode() + b"a" * size + b"\r\n0\r\n\r\n"
     last = HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
     async with serving(APP) as listener:
-        answers = await ask(listener, *[whole] * 3, last)
+        answers = await ask(listener, *[message] * 3, last)
     assert answers.count(b"HTTP/1.1 200 ") == 4
     assert answers.count(str(size).encode()) == 4
 
 
 @pytest.mark.anyio
-async def test_socket_lives_longer_than_a_request_may_take_to_come(
+async def test_socket_outlives_the_time_limit_of_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(BoundedRequests, "head_s", 0.2)
@@ -144,7 +142,7 @@ async def test_socket_lives_longer_than_a_request_may_take_to_come(
     async with serving(APP) as listener:
         url = f"ws://127.0.0.1:{listener.port}/socket"
         async with websockets.connect(url, proxy=None) as socket:
-            # Closed for its silence while the socket is open: so more than the time of a head has passed.
+            # The idle connections are closed while the socket is open, so the time limit of a head has passed.
             assert await ask(listener) == b""
             assert await ask(listener) == b""
             await socket.send("here")

@@ -1,4 +1,4 @@
-"""What serves requests where the installed uvicorn is not the one that ours stands on: less, and never nothing."""
+"""Compatibility with uvicorn versions: parts that do not work are disabled, and requests are still served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    Said = list[MutableMapping[str, Any]]
+    LogLines = list[MutableMapping[str, Any]]
 
 pytestmark = pytest.mark.anyio
 
@@ -40,8 +40,8 @@ async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def give_requests_a_further_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a minor release does: its constructor makes something that its methods use."""
+def add_request_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a minor release does: the constructor sets an attribute that methods use."""
     make, receive = RequestResponseCycle.__init__, RequestResponseCycle.receive
 
     def init(cycle: _Cycle, *arguments: object, **named: object) -> None:
@@ -56,8 +56,8 @@ def give_requests_a_further_member(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestResponseCycle, "receive", take)
 
 
-def move_the_flow_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one is made, and the former takes other arguments."""
+def move_flow_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another class is used, and the original one takes other arguments."""
 
     class Flow(FlowControl):
         def __init__(self, transport: asyncio.Transport) -> None:
@@ -72,20 +72,20 @@ def move_the_flow_control(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(httptools_impl, "FlowControl", Flow)
 
 
-def rename_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules of ours cannot be imported."""
+def rename_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of the gateway that use it cannot be imported."""
     monkeypatch.delattr(flow_control, "HIGH_WATER_LIMIT")
     for name in ("known_heads", "request_bounds"):
         monkeypatch.delitem(sys.modules, f"passerelle.gateway.{name}")
 
 
-async def settle(config: uvicorn.Config) -> Said:
-    with structlog.testing.capture_logs() as said:
+async def settle(config: uvicorn.Config) -> LogLines:
+    with structlog.testing.capture_logs() as logged:
         await settle_protocol(config, {"mark": 7}, 1_000)
-    return [one for one in said if one["event"] == "server.plain"]
+    return [one for one in logged if one["event"] == "server.plain"]
 
 
-async def test_installed_version_has_all_of_our_way() -> None:
+async def test_installed_version_supports_all_parts() -> None:
     config = uvicorn.Config(echo)
     assert await settle(config) == []
     assert issubclass(cast("type", config.http), KnownHeads)
@@ -95,30 +95,30 @@ async def test_installed_version_has_all_of_our_way() -> None:
 @pytest.mark.parametrize(
     ("change", "lost"),
     [
-        (give_requests_a_further_member, "known heads"),
-        (move_the_flow_control, "known heads, limits of requests"),
-        (rename_a_constant, "known heads, limits of requests"),
+        (add_request_attribute, "known heads"),
+        (move_flow_control, "known heads, limits of requests"),
+        (rename_constant, "known heads, limits of requests"),
     ],
 )
-async def test_what_does_not_work_is_left_out_and_requests_are_served(
+async def test_unsupported_parts_are_disabled_and_requests_are_served(
     change: Callable[[pytest.MonkeyPatch], None], lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(monkeypatch)
-    with structlog.testing.capture_logs() as said:
+    with structlog.testing.capture_logs() as logged:
         async with serving(echo) as listener, httpx.AsyncClient(base_url=listener.url) as http:
             for text in ("one", "two", "six"):
                 answer = await http.post("/", content=text)
                 assert (answer.status_code, answer.text) == (200, text)
-    [told] = [one for one in said if one["event"] == "server.plain"]
-    assert told["lost"].startswith(lost)
-    assert told["uvicorn"] == uvicorn.__version__
-    assert told["reason"].startswith("KnownHeads: ")
+    [warning] = [one for one in logged if one["event"] == "server.plain"]
+    assert warning["lost"].startswith(lost)
+    assert warning["uvicorn"] == uvicorn.__version__
+    assert warning["reason"].startswith("KnownHeads: ")
 
 
-async def test_bounds_stay_where_known_heads_alone_do_not_work(
+async def test_request_limits_stay_if_only_the_head_cache_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    give_requests_a_further_member(monkeypatch)
+    add_request_attribute(monkeypatch)
     config = uvicorn.Config(echo)
     assert len(await settle(config)) == 1
     assert issubclass(cast("type", config.http), BoundedRequests)
@@ -126,25 +126,23 @@ async def test_bounds_stay_where_known_heads_alone_do_not_work(
 
 
 @pytest.mark.parametrize("hook", ["_refuse", "_start_timer"])
-async def test_a_bound_that_has_no_effect_is_noticed(
-    hook: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_limit_without_effect_is_detected(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def do_nothing(*_arguments: object) -> None:
         return
 
     monkeypatch.setattr("passerelle.gateway.request_path.TRIAL_S", 0.3)
     monkeypatch.setattr(BoundedRequests, hook, do_nothing)
     config = uvicorn.Config(echo)
-    [told] = await settle(config)
+    [warning] = await settle(config)
     assert config.http == "auto"
-    assert "TimeoutError" in told["reason"]
+    assert "TimeoutError" in warning["reason"]
 
 
-async def test_socket_that_does_not_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(connection: HttpToolsProtocol) -> None:
+async def test_socket_that_does_not_open_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def close_transport(connection: HttpToolsProtocol) -> None:
         connection.transport.close()
 
-    monkeypatch.setattr(BoundedRequests, "handle_websocket_upgrade", forget)
+    monkeypatch.setattr(BoundedRequests, "handle_websocket_upgrade", close_transport)
     config = uvicorn.Config(echo)
     assert len(await settle(config)) == 1
     assert (config.http, config.ws) == ("auto", "auto")

@@ -1,4 +1,4 @@
-"""The sample peers as they are run: processes of their own, spoken to over their sockets."""
+"""Sample peers, run as separate processes and called over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from passerelle.core.approval.prompt import PeerAnswer
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.peers.report import ReportPace, read_pace
 
-# A whole answer, as a test reads it: keys that are missing fail the test by themselves.
+# A parsed response; missing keys fail the test.
 Answer = dict[str, Any]
 URI = "urn:passerelle:ext:permission:1"
 
@@ -97,7 +97,7 @@ def test_echo_answers_with_a_task_a_message_or_a_question() -> None:
         assert _stats(client)["received"] == {"m1": 1, "m2": 1, "m3": 1, "m4": 2}
 
 
-def test_report_streams_its_chunks_and_can_be_subscribed_to() -> None:
+def test_report_streams_chunks_and_can_be_subscribed_to() -> None:
     with _run("report") as client:
         frames = _stream(client, "SendStreamingMessage", _send("chunks=3 every=0.05"))
         chunks = [frame["artifactUpdate"] for frame in frames if "artifactUpdate" in frame]
@@ -110,11 +110,11 @@ def test_report_streams_its_chunks_and_can_be_subscribed_to() -> None:
         seen = _stream(client, "SubscribeToTask", {"id": started["id"]})
         assert seen[0]["task"]["id"] == started["id"]
         assert seen[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-        whole = _call(client, "GetTask", {"id": started["id"]})
-        assert _texts(whole) == [f"line {line} of 8\n" for line in range(1, 9)]
+        fetched = _call(client, "GetTask", {"id": started["id"]})
+        assert _texts(fetched) == [f"line {line} of 8\n" for line in range(1, 9)]
 
 
-def test_report_stops_when_it_is_cancelled() -> None:
+def test_report_stops_on_cancel() -> None:
     with _run("report") as client:
         request = _send("chunks=1000 every=5")
         request["configuration"] = {"returnImmediately": True}
@@ -124,7 +124,7 @@ def test_report_stops_when_it_is_cancelled() -> None:
         assert _stats(client)["cancelled"] == [started["id"]]
 
 
-def test_a_peer_ends_within_its_time_while_somebody_reads_its_stream() -> None:
+def test_peer_stops_in_time_with_an_open_stream() -> None:
     with _run("report") as client, contextlib.ExitStack() as reading:
         body: JsonObject = {
             "jsonrpc": "2.0",
@@ -139,7 +139,7 @@ def test_a_peer_ends_within_its_time_while_somebody_reads_its_stream() -> None:
 @pytest.mark.parametrize(
     ("option", "end"), [("pay", "paid"), ("reject", "rejected: nothing was paid")]
 )
-def test_payments_acts_only_on_a_typed_answer(option: str, end: str) -> None:
+def test_payments_accepts_only_a_typed_answer(option: str, end: str) -> None:
     with _run("payments") as client:
         asked = _call(client, "SendMessage", _send("40 EUR to the baker"))["task"]
         assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -184,11 +184,11 @@ def _wrong_digest(asked: Answer, ids: dict[str, str]) -> JsonObject:
         ("chunks=x every=-1", ReportPace(12, 0.4)),
     ],
 )
-def test_the_pace_of_a_report_is_bounded(text: str, pace: ReportPace) -> None:
+def test_pace_of_a_report_is_limited(text: str, pace: ReportPace) -> None:
     assert read_pace(text) == pace
 
 
-def test_a_taken_port_is_refused_with_a_reason() -> None:
+def test_used_port_is_refused_with_a_reason() -> None:
     with _run("echo") as client:
         port = str(client.base_url.port)
         command = [sys.executable, "-m", "passerelle.demo.peers.echo", "--port", port]

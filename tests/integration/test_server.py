@@ -1,4 +1,4 @@
-"""The server on real sockets: busy ports, the Server header, and an end that is bounded."""
+"""The server on real sockets: ports in use, the Server header, and shutdown within a time limit."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 
 class Site:
-    """Answers at once, when told, or never; and counts sockets."""
+    """Responds at once, when released, or never; counts open sockets."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -66,7 +66,7 @@ async def serving(
         await task
 
 
-def test_busy_port_is_a_clear_error_that_names_it() -> None:
+def test_error_for_a_port_in_use_names_it() -> None:
     first = bind("127.0.0.1", 0)
     with pytest.raises(ConfigInvalid) as caught:
         bind("127.0.0.1", first.port)
@@ -79,13 +79,13 @@ def test_busy_port_is_a_clear_error_that_names_it() -> None:
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid"])
-def test_host_that_is_not_here_is_a_clear_error(host: str) -> None:
+def test_unavailable_host_is_a_configuration_error(host: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         bind(host, 0)
     assert caught.value.details["where"] == "host"
 
 
-def test_url_is_one_that_this_machine_can_open() -> None:
+def test_url_can_be_opened_on_this_machine() -> None:
     for host, shown in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("0.0.0.0", "127.0.0.1")):  # noqa: S104
         listener = bind(host, 0)
         listener.close()
@@ -94,7 +94,7 @@ def test_url_is_one_that_this_machine_can_open() -> None:
 
 
 @pytest.mark.anyio
-async def test_every_answer_says_which_server_it_is() -> None:
+async def test_every_response_has_the_server_header() -> None:
     async with serving(Site()) as (listener, _, _), AsyncClient(base_url=listener.url) as http:
         assert (await http.get("/")).headers["Server"] == SERVER
         assert (await http.get("/nothing")).headers["Server"] == SERVER
@@ -110,7 +110,7 @@ async def test_every_answer_says_which_server_it_is() -> None:
 
 
 @pytest.mark.anyio
-async def test_request_under_way_is_answered_while_nobody_new_gets_in() -> None:
+async def test_active_request_is_answered_during_shutdown_and_new_ones_are_refused() -> None:
     site = Site()
     drained: list[int] = []
 
@@ -130,7 +130,7 @@ async def test_request_under_way_is_answered_while_nobody_new_gets_in() -> None:
 
 
 @pytest.mark.anyio
-async def test_drain_runs_while_sockets_are_still_open() -> None:
+async def test_drain_runs_with_open_sockets() -> None:
     site = Site()
     seen: list[int] = []
 
@@ -148,7 +148,7 @@ async def test_drain_runs_while_sockets_are_still_open() -> None:
 
 
 @pytest.mark.anyio
-async def test_request_that_never_ends_is_cut() -> None:
+async def test_endless_request_is_aborted_on_shutdown() -> None:
     site = Site()
     async with serving(site) as (listener, stop, task), AsyncClient() as http:
         slow = asyncio.create_task(http.get(f"{listener.url}/slow"))
@@ -160,26 +160,26 @@ async def test_request_that_never_ends_is_cut() -> None:
 
 
 @pytest.mark.anyio
-async def test_port_is_free_again_afterwards() -> None:
+async def test_port_is_free_after_shutdown() -> None:
     async with serving(Site()) as (listener, _, _):
         port = listener.port
     bind("127.0.0.1", port).close()
 
 
 @pytest.mark.anyio
-async def test_signal_sets_stop_and_a_second_one_hurries() -> None:
-    stop, hurried = asyncio.Event(), asyncio.Event()
-    with stop_on_signals(stop, hurried.set):
+async def test_first_signal_sets_stop_and_a_second_one_calls_back() -> None:
+    stop, repeated = asyncio.Event(), asyncio.Event()
+    with stop_on_signals(stop, repeated.set):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(stop.wait(), 15)
-        assert not hurried.is_set()
+        assert not repeated.is_set()
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.wait_for(hurried.wait(), 15)
+        await asyncio.wait_for(repeated.wait(), 15)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.anyio
-async def test_drain_that_fails_still_closes_the_port() -> None:
+async def test_failing_drain_still_closes_the_port() -> None:
     async def drain() -> None:
         raise StoreUnavailable("gone", "no")
 

@@ -1,4 +1,4 @@
-"""The store of ``redis_url`` is waited for at the start, and what it can lose is said."""
+"""Opening the store of ``redis_url``: waiting for the server, memory limits, and the logged durability."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def begin(settings: Settings) -> Store:
 async def start_late(
     opening: asyncio.Task[Store], folder: Path, path: Path
 ) -> AsyncGenerator[Store]:
-    """Starts the server once the opening of its store waits for it."""
+    """Starts the server while the opening of its store waits for it."""
     process = start_process(build_command(find_engine(None), EngineSettings(folder), path))
     try:
         async with await opening as store:
@@ -58,18 +58,18 @@ async def start_late(
         end_process(process)
 
 
-async def test_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+async def test_opening_waits_for_the_server(tmp_path: Path) -> None:
     path = tmp_path / "engine.sock"
     with capture_logs() as lines:
         opening = asyncio.create_task(begin(read_settings(f"unix://{path}", tmp_path)))
-        await wait_until(lambda: lines, 15, "it is said that the store is waited for")
+        await wait_until(lambda: lines, 15, "the wait for the store is logged")
         assert lines[0]["event"] == "store.awaited"
         async with start_late(opening, tmp_path, path) as store:
             await store.probe()
 
 
 @pytest.mark.parametrize("set_bytes", [None, 0, 50_000_000])
-async def test_engine_has_the_limit_that_is_set_in_all_its_lives(
+async def test_engine_memory_limit_survives_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_bytes: int | None
 ) -> None:
     monkeypatch.setattr(section, "read_memory", lambda: 600_000_000)
@@ -78,7 +78,7 @@ async def test_engine_has_the_limit_that_is_set_in_all_its_lives(
     )
     wanted = 300_000_000 if set_bytes is None else set_bytes
     async with await EmbeddedEngine.start(EngineSettings(settings.data_dir)) as engine:
-        assert await tell_limit(engine, settings) == ("info", wanted or None)
+        assert await read_limit_event(engine, settings) == ("info", wanted or None)
         assert (await engine.read_memory()).limit == wanted
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
@@ -89,19 +89,19 @@ async def test_engine_has_the_limit_that_is_set_in_all_its_lives(
             except StoreUnavailable:
                 return False
 
-        await wait_until(lambda: engine.restarts == 1 and engine.pid, 20, "it lives again")
-        await wait_until(is_kept, 20, "the limit is that of before")
+        await wait_until(lambda: engine.restarts == 1 and engine.pid, 20, "it has restarted")
+        await wait_until(is_kept, 20, "the limit is unchanged")
 
 
-async def test_store_that_has_outgrown_a_default_gets_more_and_what_is_set_is_not_exceeded(
+async def test_default_limit_grows_with_the_stored_data_and_a_configured_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(section, "choose_engine_limit", choose_little)
+    monkeypatch.setattr(section, "choose_engine_limit", choose_low_limit)
     settings = Settings.model_validate({"data_dir": str(tmp_path / "state")})
     async with await EmbeddedEngine.start(EngineSettings(settings.data_dir)) as engine:
         ask(engine.url, "SET", "{00}:idem:filler", b"x" * 8_000_000, "EX", 600)
         used = (await engine.read_memory()).used
-        level, limit = await tell_limit(engine, settings)
+        level, limit = await read_limit_event(engine, settings)
         assert (level, limit) == ("warning", (await engine.read_memory()).limit)
         assert limit is not None
         assert used / 0.8 < limit < used / 0.7
@@ -109,29 +109,29 @@ async def test_store_that_has_outgrown_a_default_gets_more_and_what_is_set_is_no
             await store.probe()
         small = settings.model_copy(update={"memory": MemorySettings(engine_bytes=7_000_000)})
         with pytest.raises(ConfigInvalid, match=r"memory\.engine_bytes: the store uses .* already"):
-            await tell_limit(engine, small)
+            await read_limit_event(engine, small)
 
 
-def choose_little(_memory_bytes: int) -> int:
+def choose_low_limit(_memory_bytes: int) -> int:
     return 7_000_000
 
 
-async def tell_limit(engine: EmbeddedEngine, settings: Settings) -> tuple[str, int | None]:
+async def read_limit_event(engine: EmbeddedEngine, settings: Settings) -> tuple[str, int | None]:
     with capture_logs() as lines:
         await fit_engine(engine, settings, structlog.get_logger("passerelle"))
-    [said] = [line for line in lines if line["event"] == "engine.memory"]
-    return said["log_level"], said["limit_bytes"]
+    [event] = [line for line in lines if line["event"] == "engine.memory"]
+    return event["log_level"], event["limit_bytes"]
 
 
 @pytest.mark.parametrize("wait", ["0s", "300ms"])
-async def test_server_that_does_not_come_in_time_is_given_up(tmp_path: Path, wait: str) -> None:
+async def test_opening_fails_after_the_configured_wait(tmp_path: Path, wait: str) -> None:
     began_s = monotonic()
     with pytest.raises(StoreUnavailable):
         await begin(read_settings(f"redis://127.0.0.1:{find_free_port()}", tmp_path, wait=wait))
-    assert monotonic() - began_s < 30, "and not after the default"
+    assert monotonic() - began_s < 30, "less than the default wait"
 
 
-async def test_credential_that_does_not_hold_is_not_waited_for(tmp_path: Path) -> None:
+async def test_invalid_credential_is_not_retried(tmp_path: Path) -> None:
     with run_server(find_engine(None)) as server:
         ask(server.url, "CONFIG", "SET", "requirepass", "right")
         async with asyncio.timeout(20):
@@ -140,7 +140,7 @@ async def test_credential_that_does_not_hold_is_not_waited_for(tmp_path: Path) -
                     await begin(read_settings(url, tmp_path, wait="60s"))
 
 
-async def test_replica_that_is_to_keep_the_data_is_waited_for(tmp_path: Path) -> None:
+async def test_opening_waits_for_a_required_replica(tmp_path: Path) -> None:
     async with run_pair() as pair:
         ask(pair.primary.url, "CONFIG", "SET", "appendonly", "no")
         with pytest.raises(ConfigInvalid, match="append-only"):
@@ -149,7 +149,7 @@ async def test_replica_that_is_to_keep_the_data_is_waited_for(tmp_path: Path) ->
         with capture_logs() as lines:
             settings = read_settings(pair.primary.url, tmp_path, durability="replicas")
             opening = asyncio.create_task(begin(settings))
-            await wait_until(lambda: lines, 15, "the replica is waited for")
+            await wait_until(lambda: lines, 15, "the wait for the replica is logged")
             assert "no replica" in lines[0]["reason"]
             pair.mend_replication()
             await (await opening).close()
@@ -158,10 +158,10 @@ async def test_replica_that_is_to_keep_the_data_is_waited_for(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("durability", ["aof", "service"])
-async def test_what_a_store_can_lose_is_said_at_the_start(tmp_path: Path, durability: str) -> None:
+async def test_possible_data_loss_is_logged_at_start(tmp_path: Path, durability: str) -> None:
     log = "yes" if durability == "aof" else "no"
     with run_server(find_engine(None), "--appendonly", log) as server, capture_logs() as lines:
         await (await begin(read_settings([server.url], tmp_path, durability=durability))).close()
-    said = {line["event"]: line for line in lines}["store.opened"]
-    assert said["log_level"] == ("info" if durability == "aof" else "warning")
-    assert (said["durability"], bool(said["can_lose"])) == (durability, True)
+    event = {line["event"]: line for line in lines}["store.opened"]
+    assert event["log_level"] == ("info" if durability == "aof" else "warning")
+    assert (event["durability"], bool(event["can_lose"])) == (durability, True)

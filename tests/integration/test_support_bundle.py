@@ -1,4 +1,4 @@
-"""``passerelle support-bundle``: what it has in it, and that no secret is."""
+"""``passerelle support-bundle``: its files, and that they contain no secrets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECRETS: Final = {
 
 
 def compose_config(folder: Path) -> JsonObject:
-    """A configuration that has a secret in every place where one can stand."""
+    """A configuration with a secret in each setting that can have one."""
     query: JsonObject = {"place": "query", "name": "key", "env": "DEAD_KEY"}
     asked: JsonObject = {"api_key": query}
     pager: JsonObject = {"name": "pager", "url": "http://127.0.0.1:9/hook"}
@@ -59,7 +59,7 @@ def compose_config(folder: Path) -> JsonObject:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Sources:
-    """A configuration with a secret in every place that has one, and a log that has let some out."""
+    """A configuration with all secrets, and a log that contains some of them."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "owner-token").write_text(SECRETS["owner token"], "ascii")
     (tmp_path / "data" / "engine.log").write_text(
@@ -78,17 +78,17 @@ def sources(tmp_path: Path) -> Sources:
     return Sources(environ, tmp_path)
 
 
-def test_no_secret_is_in_any_member(sources: Sources) -> None:
+def test_no_member_contains_a_secret(sources: Sources) -> None:
     members = asyncio.run(make_bundle(sources, SystemClock())).members
     assert members["settings.json"]
     assert members["faults.txt"] == b""
     everything = b"\n".join(members.values()).decode()
     leaked = [name for name, secret in SECRETS.items() if secret in everything]
     assert leaked == []
-    assert "OTHER" not in everything, "variables of others are none of ours"
+    assert "OTHER" not in everything, "other environment variables are omitted"
 
 
-def test_what_helps_is_there(sources: Sources) -> None:
+def test_bundle_has_diagnostic_data(sources: Sources) -> None:
     members = asyncio.run(make_bundle(sources, SystemClock())).members
     settings = orjson.loads(members["settings.json"])
     assert [agent["name"] for agent in settings["agents"]] == ["echo", "dead"]
@@ -105,7 +105,7 @@ def test_what_helps_is_there(sources: Sources) -> None:
     assert members["engine.log"].startswith(b"ready\n")
 
 
-def test_a_configuration_that_is_wrong_is_told_with_its_faults(tmp_path: Path) -> None:
+def test_invalid_configuration_is_bundled_with_its_errors(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("prot: 8080\n", "utf-8")
     members = asyncio.run(make_bundle(Sources({}, tmp_path), SystemClock())).members
     assert b"did you mean port?" in members["faults.txt"]
@@ -115,7 +115,7 @@ def test_a_configuration_that_is_wrong_is_told_with_its_faults(tmp_path: Path) -
     assert {"about.json", "packages.txt"} <= members.keys()
 
 
-def test_the_file_is_private_and_never_written_over(sources: Sources, tmp_path: Path) -> None:
+def test_bundle_is_private_and_never_overwritten(sources: Sources, tmp_path: Path) -> None:
     bundle = asyncio.run(make_bundle(sources, SystemClock()))
     target = tmp_path / "support.tar.gz"
     bundle.write(target)
@@ -138,7 +138,7 @@ def test_the_file_is_private_and_never_written_over(sources: Sources, tmp_path: 
         ("port", 1, 1),
     ],
 )
-def test_settings_are_shown_without_what_opens_anything(
+def test_credentials_are_masked_in_settings(
     name: str, value: str | int | list[str], shown: object
 ) -> None:
     assert hide({name: value}) == {name: shown}  # type: ignore[dict-item]

@@ -1,4 +1,4 @@
-"""Our own TLS: which versions are spoken, that plain text is not, and what a bad certificate comes to."""
+"""TLS of the gateway: versions, plain text, and invalid certificates."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def serving(tls: ServerTls) -> AsyncGenerator[Listener]:
         await task
 
 
-async def shake_hands(port: int, context: ssl.SSLContext) -> tuple[str, str]:
-    """Version and cipher of a connection."""
+async def do_handshake(port: int, context: ssl.SSLContext) -> tuple[str, str]:
+    """TLS version and cipher of a connection."""
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=HOST)
     secure = writer.get_extra_info("ssl_object")
     writer.close()
@@ -61,20 +61,20 @@ async def shake_hands(port: int, context: ssl.SSLContext) -> tuple[str, str]:
 
 
 @pytest.mark.kit("AUTH-TLS-002")
-async def test_newest_version_is_spoken_and_one_before_1_2_is_not(tmp_path: Path) -> None:
+async def test_tls_1_3_is_used_and_versions_before_1_2_are_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with serving(ServerTls(certify(authority))) as listener:
-        assert (await shake_hands(listener.port, authority.trust()))[0] == "TLSv1.3"
+        assert (await do_handshake(listener.port, authority.trust()))[0] == "TLSv1.3"
         older = authority.trust()
         older.maximum_version = ssl.TLSVersion.TLSv1_2
-        version, cipher = await shake_hands(listener.port, older)
+        version, cipher = await do_handshake(listener.port, older)
         assert (version, cipher[:6]) == ("TLSv1.2", "ECDHE-")
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            await shake_hands(listener.port, weaken(authority.trust()))
+            await do_handshake(listener.port, weaken(authority.trust()))
 
 
 @pytest.mark.kit("AUTH-TLS-001")
-async def test_plain_text_is_not_answered_where_there_is_a_certificate(tmp_path: Path) -> None:
+async def test_plain_text_is_refused_with_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with serving(ServerTls(certify(authority))) as listener:
         async with httpx.AsyncClient(verify=authority.trust()) as http:
@@ -85,7 +85,7 @@ async def test_plain_text_is_not_answered_where_there_is_a_certificate(tmp_path:
                 await http.get(f"http://{HOST}:{listener.port}/")
 
 
-async def test_renewed_certificate_is_shown_and_a_broken_one_changes_nothing(
+async def test_renewed_certificate_is_served_and_an_invalid_one_refused(
     tmp_path: Path,
 ) -> None:
     before, after = Authority(tmp_path / "old"), Authority(tmp_path / "new")
@@ -100,23 +100,23 @@ async def test_renewed_certificate_is_shown_and_a_broken_one_changes_nothing(
         ):
             with pytest.raises(ConfigInvalid, match="tls"):
                 tls.renew(bad)
-        await shake_hands(listener.port, before.trust())
+        await do_handshake(listener.port, before.trust())
         assert tls.renew(certify(after))
-        await shake_hands(listener.port, after.trust())
+        await do_handshake(listener.port, after.trust())
         with pytest.raises(ssl.SSLError):
-            await shake_hands(listener.port, before.trust())
+            await do_handshake(listener.port, before.trust())
 
 
-async def test_program_with_the_configuration_trusts_that_certificate_alone(tmp_path: Path) -> None:
+async def test_commands_trust_only_the_certificate_of_their_configuration(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     ours, other = certify(authority, "gateway.example"), certify(authority, "other.example")
     async with serving(ServerTls(ours)) as listener:
-        await shake_hands(listener.port, trust_own_certificate(ours.cert))
+        await do_handshake(listener.port, trust_own_certificate(ours.cert))
         with pytest.raises(ssl.SSLError):
-            await shake_hands(listener.port, trust_own_certificate(other.cert))
+            await do_handshake(listener.port, trust_own_certificate(other.cert))
 
 
-async def test_check_names_a_certificate_that_cannot_be_used(tmp_path: Path) -> None:
+async def test_check_names_an_unusable_certificate(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("tls: {cert: nowhere.pem}\n", encoding="utf-8")
     report = await run_check(Sources({}, tmp_path), SystemClock())
     (fault,) = report.faults

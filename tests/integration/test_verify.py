@@ -1,4 +1,4 @@
-"""The validator over a real engine: whole stores are whole, and every way to break one is found and named."""
+"""Verification of a store on a real engine: intact stores pass, and each kind of damage is reported."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGene
         yield opened
 
 
-async def tell_story(store: Store) -> Story:
-    """A driven task that was shown, asked, was answered, and asked again."""
+async def make_story(store: Store) -> Story:
+    """A driven task with output, an answered question and an open one."""
     await store.leases.extend(LeaseRequest(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
     story = Story(make_writes(store), SHARD, DRIVER)
     await story.begin()
@@ -85,7 +85,7 @@ def replace_entry(
     event_id: str | None = None,
     data: bytes | None = None,
 ) -> None:
-    """Writes a stream anew with one event changed."""
+    """Rewrites a stream with one event changed."""
 
     def change(entry: Entry) -> Entry:
         if entry.sequence != sequence:
@@ -102,7 +102,7 @@ def kinds(report: VerifyReport) -> list[str]:
 
 
 async def push(store: Store, story: Story, *events: EncodedEvent) -> None:
-    """Stores events that no machine decided."""
+    """Stores events without a decision of a state machine."""
     op = SystemIds().mint("op", SHARD)
     row = IdempotencyRow(op, op, b"", 60_000)
     batch = Batch(story.session.id, op, 0, "0a1b2c3d", events=events, idem=row)
@@ -114,8 +114,8 @@ def make_event(story: Story, fact: Fact) -> Event:
 
 
 @pytest.mark.requirement("I4", "VAL-1")
-async def test_whole_store_replays_to_its_snapshots_byte_for_byte(store: Store) -> None:
-    first, second = await tell_story(store), await tell_story(store)
+async def test_intact_store_replays_to_its_snapshots_byte_for_byte(store: Store) -> None:
+    first, second = await make_story(store), await make_story(store)
     await second.fail()
     report = await verify_store(store)
     assert report.lines == []
@@ -129,23 +129,21 @@ async def test_whole_store_replays_to_its_snapshots_byte_for_byte(store: Store) 
     assert report.events == sum(head.sequence for head in heads if head)
     assert report.summary == f"verify: 2 sessions, {report.events} events, 10 snapshots; 0 problems"
     again = await verify_store(store)
-    assert again == report, "a second replay finds the same"
+    assert again == report, "a second verification is equal"
 
 
 @pytest.mark.requirement("I10")
-async def test_what_is_derived_is_the_same_when_it_is_made_again(store: Store) -> None:
-    await tell_story(store)
-    await (await tell_story(store)).fail()
+async def test_rebuilt_read_models_are_equal(store: Store) -> None:
+    await make_story(store)
+    await (await make_story(store)).fail()
     report = await verify_store(store, rebuild=True)
     assert (report.lines, report.rebuilt) == ([], 2)
     assert ", 2 sessions rebuilt; 0 problems" in report.summary
 
 
 @pytest.mark.requirement("I10")
-async def test_each_derived_thing_that_is_lost_or_too_many_is_named(
-    store: Store, server: Server
-) -> None:
-    story = await tell_story(store)
+async def test_missing_and_surplus_derived_rows_are_reported(store: Store, server: Server) -> None:
+    story = await make_story(store)
     session, task = story.session.id, story.task.id
     stray = SystemIds().mint("task", SHARD)
     still_open = keys.session_open(SHARD, session)
@@ -168,8 +166,8 @@ async def test_each_derived_thing_that_is_lost_or_too_many_is_named(
 
 
 @pytest.mark.requirement("I10")
-async def test_rows_that_the_relay_says_it_has_carried_must_be_there(store: Store) -> None:
-    story = await tell_story(store)
+async def test_rows_before_the_mark_of_the_relay_must_exist(store: Store) -> None:
+    story = await make_story(store)
     feed = await store.projections.read_feed(SHARD, None, 512)
     await store.projections.move_mark(SHARD, "relay", feed[-1].id)
     report = await verify_store(store, rebuild=True)
@@ -187,8 +185,8 @@ async def test_differences_are_named_by_their_path() -> None:
     assert find_difference(1, 2) == "the whole"
 
 
-async def test_one_session_is_verified_alone(store: Store) -> None:
-    first, second = await tell_story(store), await tell_story(store)
+async def test_single_session_is_verified(store: Store) -> None:
+    first, second = await make_story(store), await make_story(store)
     await store.log.load([first.task])
     report = await verify_store(store, second.session.id)
     assert (report.ok, report.sessions, report.entities) == (True, 1, 5)
@@ -198,10 +196,10 @@ async def test_one_session_is_verified_alone(store: Store) -> None:
 
 
 @pytest.mark.requirement("I4")
-async def test_edited_snapshot_is_named_with_its_first_differing_byte(
+async def test_edited_snapshot_is_reported_with_its_first_differing_byte(
     store: Store, server: Server
 ) -> None:
-    story = await tell_story(store)
+    story = await make_story(store)
     (loaded,) = await store.log.load([story.task])
     edited = loaded.snapshot.replace(b"say hello", b"say hallo")
     ask(server.url, "HSET", keys.entity(story.task), "s", edited.decode())
@@ -216,7 +214,7 @@ async def test_edited_snapshot_is_named_with_its_first_differing_byte(
 async def test_snapshot_of_another_schema_is_counted_and_not_compared(
     store: Store, server: Server
 ) -> None:
-    story = await tell_story(store)
+    story = await make_story(store)
     (loaded,) = await store.log.load([story.thread])
     older = loaded.snapshot.replace(b'"schema":1', b'"schema":0', 1)
     ask(server.url, "HSET", keys.entity(story.thread), "s", older.decode())
@@ -233,17 +231,17 @@ async def test_snapshot_of_another_schema_is_counted_and_not_compared(
         ([(b',"turns":1', b"")], ["mismatch"]),
     ],
     ids=[
-        "lacks what says nothing",
-        "says something else",
-        "has a member of its own",
-        "lacks a word",
+        "lacks a member added later",
+        "differs elsewhere",
+        "has an extra member",
+        "lacks a required member",
     ],
 )
-async def test_snapshot_without_members_that_came_later_is_the_same(
+async def test_snapshot_without_members_added_later_is_equal(
     store: Store, server: Server, changes: list[tuple[bytes, bytes]], found: list[str]
 ) -> None:
-    """What an earlier version wrote: readers take it for the same, and nothing else passes for it."""
-    story = await tell_story(store)
+    """Members missing in earlier versions are accepted; other differences are not."""
+    story = await make_story(store)
     (loaded,) = await store.log.load([story.thread])
     edited = loaded.snapshot
     for old, new in changes:
@@ -256,19 +254,19 @@ async def test_snapshot_without_members_that_came_later_is_the_same(
 
 @pytest.mark.requirement("I3", "VAL-1")
 async def test_removed_entry_is_a_gap(store: Store, server: Server) -> None:
-    story = await tell_story(store)
+    story = await make_story(store)
     rewrite_stream(
         server.url, find_stream(story), lambda entry: None if entry.sequence == 4 else entry
     )
     report = await verify_store(store)
     gap = next(problem for problem in report.problems if problem.kind == "gap")
     assert gap.detail == "4 to 4 are missing"
-    assert "chain" not in kinds(report), "what is missing is named once"
+    assert "chain" not in kinds(report), "a missing entry is reported once"
 
 
 @pytest.mark.requirement("I3")
 async def test_removed_last_entry_is_a_gap(store: Store, server: Server) -> None:
-    story = await tell_story(store)
+    story = await make_story(store)
     stream = StreamRef(StreamKind.SESSION, story.session.id)
     head = await store.log.read_head(stream)
     assert head is not None
@@ -277,10 +275,10 @@ async def test_removed_last_entry_is_a_gap(store: Store, server: Server) -> None
 
 
 @pytest.mark.requirement("VAL-1")
-async def test_replaced_event_id_breaks_the_chain_where_it_stands(
+async def test_replaced_event_id_breaks_the_chain_at_its_position(
     store: Store, server: Server
 ) -> None:
-    story = await tell_story(store)
+    story = await make_story(store)
     forged = SystemIds().mint("ev", SHARD)
     replace_entry(server, story, 3, event_id=forged)
     report = await verify_store(store)
@@ -291,16 +289,16 @@ async def test_replaced_event_id_breaks_the_chain_where_it_stands(
 
 
 @pytest.mark.requirement("VAL-1")
-async def test_event_id_that_stands_twice_is_named(store: Store, server: Server) -> None:
-    story = await tell_story(store)
+async def test_repeated_event_id_is_reported(store: Store, server: Server) -> None:
+    story = await make_story(store)
     double = list_stored(server.url, find_stream(story))[1].event_id
     replace_entry(server, story, 3, event_id=double)
     assert "repeated" in kinds(await verify_store(store))
 
 
 @pytest.mark.requirement("ENV-2")
-async def test_event_id_of_two_operations_is_named(store: Store) -> None:
-    story = await tell_story(store)
+async def test_event_id_of_two_operations_is_reported(store: Store) -> None:
+    story = await make_story(store)
     event = make_event(
         story, Fact(Scope(story.session.id, task_id=story.task.id), WarningRaised("w", "once"))
     )
@@ -311,8 +309,8 @@ async def test_event_id_of_two_operations_is_named(store: Store) -> None:
 
 
 @pytest.mark.requirement("ENV-6")
-async def test_event_without_an_id_of_its_class_is_named(store: Store, server: Server) -> None:
-    story = await tell_story(store)
+async def test_event_without_a_required_id_is_reported(store: Store, server: Server) -> None:
+    story = await make_story(store)
     entry = next(
         one
         for one in list_stored(server.url, find_stream(story))
@@ -327,16 +325,18 @@ async def test_event_without_an_id_of_its_class_is_named(store: Store, server: S
     assert report.problems[0].detail == "permission.requested without turn_id"
 
 
-async def test_damaged_event_is_named_and_the_rest_is_read(store: Store, server: Server) -> None:
-    story = await tell_story(store)
+async def test_damaged_event_is_reported_and_the_rest_is_read(store: Store, server: Server) -> None:
+    story = await make_story(store)
     replace_entry(server, story, 2, data=b"{}")
     report = await verify_store(store)
     assert "unreadable" in kinds(report)
     assert report.events > 2
 
 
-async def test_damaged_append_is_named_and_the_rest_is_read(store: Store, server: Server) -> None:
-    story = await tell_story(store)
+async def test_damaged_append_is_reported_and_the_rest_is_read(
+    store: Store, server: Server
+) -> None:
+    story = await make_story(store)
     key = keys.entries(find_stream(story))
     rows = cast("list[tuple[bytes, dict[bytes, bytes]]]", ask(server.url, "XRANGE", key, "-", "+"))
     ask(server.url, "DEL", key)
@@ -350,7 +350,7 @@ async def test_damaged_append_is_named_and_the_rest_is_read(store: Store, server
 
 @pytest.mark.requirement("ENV-13")
 async def test_vendor_events_are_counted_and_change_nothing(store: Store) -> None:
-    story = await tell_story(store)
+    story = await make_story(store)
     scope = Scope(story.session.id, story.thread.id, story.turn, story.task.id, story.run)
     warning = Fact(scope, WarningRaised("odd", "a word of its own"))
     vendor = [Fact(scope, VendorPayload(f"x.acme.{n}", {"n": n})) for n in range(20)]
@@ -361,8 +361,8 @@ async def test_vendor_events_are_counted_and_change_nothing(store: Store) -> Non
     assert "20 vendor events" in report.summary
 
 
-async def test_snapshot_that_no_fact_stands_for_is_named(store: Store, server: Server) -> None:
-    story = await tell_story(store)
+async def test_snapshot_without_events_is_reported(store: Store, server: Server) -> None:
+    story = await make_story(store)
     (loaded,) = await store.log.load([story.task])
     stray = EntityRef(EntityKind.TASK, SystemIds().mint("task", SHARD))
     text = loaded.snapshot.decode()
@@ -372,7 +372,9 @@ async def test_snapshot_that_no_fact_stands_for_is_named(store: Store, server: S
 
 
 @pytest.mark.requirement("I9", "AP-3")
-async def test_task_that_nothing_moves_on_is_named(store: Store, server: Server) -> None:
+async def test_task_without_driver_due_row_or_question_is_reported(
+    store: Store, server: Server
+) -> None:
     story = Story(make_writes(store), SHARD)
     await story.begin()
     report = await verify_store(store)
@@ -380,32 +382,32 @@ async def test_task_that_nothing_moves_on_is_named(store: Store, server: Server)
     factless_writes = FactlessWrites(store.log, SystemIds())
     limit, row = f"timeout:{story.task.id}", f"send:{story.task.id}"
     await factless_writes.write(SHARD, due=(DueChange(limit, 4_000_000_000_000),))
-    assert not (await verify_store(store)).ok, "a limit ends what nothing moves on"
+    assert not (await verify_store(store)).ok, "a time limit alone is not enough"
     await factless_writes.write(SHARD, due=(DueChange(row, 4_000_000_000_000),))
-    assert (await verify_store(store)).ok, "a due row moves it on"
+    assert (await verify_store(store)).ok, "a due row is enough"
     await factless_writes.write(SHARD, due=(DueChange(row, None),))
     assert not (await verify_store(store)).ok
     await story.ask()
     ask(server.url, "DEL", keys.due(SHARD))
-    assert (await verify_store(store)).ok, "an open question moves it on"
+    assert (await verify_store(store)).ok, "an open question is enough"
 
 
 @pytest.mark.requirement("I9")
-async def test_driver_counts_as_long_as_its_lease_has_a_row(store: Store, server: Server) -> None:
+async def test_driven_task_needs_a_lease_or_a_due_row(store: Store, server: Server) -> None:
     await store.leases.extend(LeaseRequest(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
     story = Story(make_writes(store), SHARD, DRIVER)
     await story.begin()
     assert (await verify_store(store)).ok
     await store.leases.release(SHARD, DRIVER)
-    assert (await verify_store(store)).ok, "its runs are owed to whoever takes them over"
+    assert (await verify_store(store)).ok, "its runs have due rows for the next instance"
     ask(server.url, "DEL", keys.due(SHARD))
     assert kinds(await verify_store(store)) == ["undriven"]
 
 
-async def test_trimmed_session_has_its_chain_checked_and_no_more(
+async def test_only_the_chain_of_a_trimmed_session_is_verified(
     store: Store, server: Server
 ) -> None:
-    story = await tell_story(store)
+    story = await make_story(store)
     stream = find_stream(story)
     rewrite_stream(server.url, stream)
     ask(server.url, "XTRIM", keys.entries(stream), "MINID", "4-0")
@@ -415,18 +417,18 @@ async def test_trimmed_session_has_its_chain_checked_and_no_more(
 
 
 @pytest.mark.requirement("I4", "VAL-1")
-async def test_command_opens_the_store_of_the_settings(tmp_path: Path, anyio_backend: str) -> None:
+async def test_command_opens_the_configured_store(tmp_path: Path, anyio_backend: str) -> None:
     settings = Settings(data_dir=tmp_path / "state")
     with pytest.raises(ConfigInvalid):
         await run_verify(settings)
-    assert not settings.data_dir.exists(), "looking makes nothing"
+    assert not settings.data_dir.exists(), "verification creates nothing"
     engine = await EmbeddedEngine.start(EngineSettings(settings.data_dir))
     async with engine:
         async with await Store.open(
             StoreSettings(engine.url, settings.data_dir / "blobs")
         ) as store:
-            story = await tell_story(store)
-        beside = await run_verify(settings, story.session.id)
-        assert (beside.ok, beside.sessions) == (True, 1), "the engine of a gateway that runs"
+            story = await make_story(store)
+        online = await run_verify(settings, story.session.id)
+        assert (online.ok, online.sessions) == (True, 1), "the engine of a running gateway"
     report = await run_verify(settings, story.session.id)
     assert (report.ok, report.sessions) == (True, 1)

@@ -1,4 +1,4 @@
-"""Verification of some sessions: those that are drawn, those of late, and the sample of each day."""
+"""Verification of some sessions: random ones, recent ones, and the daily sample."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.store import keys
 from passerelle.store.store import Store, StoreSettings
-from tests.contract.test_archive import Story as Told
+from tests.contract.test_archive import Story as ArchiveStory
 from tests.contract.test_archive import begin, leave
 from tests.integration.duties.story import Story, make_writes
-from tests.integration.test_verify import DRIVER, SHARD, server, tell_story
+from tests.integration.test_verify import DRIVER, SHARD, make_story, server
 from tests.support.batches import make_place
 from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
@@ -43,15 +43,15 @@ async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGene
 
 
 async def damage(store: Store, server: Server, story: Story) -> bytes:
-    """Edits the record of a task; returns what it was."""
+    """Edits the snapshot of a task; returns the original."""
     (loaded,) = await store.log.load([story.task])
     edited = loaded.snapshot.replace(b"say hello", b"say hallo")
     ask(server.url, "HSET", keys.entity(story.task), "s", edited.decode())
     return loaded.snapshot
 
 
-async def test_a_sample_is_drawn_anew_each_time(store: Store) -> None:
-    stories = [await tell_story(store) for _ in range(6)]
+async def test_sample_is_random_each_time(store: Store) -> None:
+    stories = [await make_story(store) for _ in range(6)]
     drawn = set[tuple[str, ...]]()
     for _ in range(40):
         report = await verify_store(store, subset=SessionSubset(2, draw=SystemIds().draw))
@@ -65,24 +65,24 @@ async def test_a_sample_is_drawn_anew_each_time(store: Store) -> None:
     ).sessions == 6
 
 
-async def test_only_sessions_with_an_event_since_then_are_looked_at(store: Store) -> None:
-    await tell_story(store)
-    archived = await begin(store, 2, Told(make_place(Shard(9))))
-    # Its events are of a day in the past, and it has left the engine.
+async def test_only_sessions_with_recent_events_are_verified(store: Store) -> None:
+    await make_story(store)
+    archived = await begin(store, 2, ArchiveStory(make_place(Shard(9))))
+    # Its events are of a past day, and it is only in the archive.
     await leave(store, archived)
     now_ms = store.clock.read_ms(SHARD)
-    told = list[tuple[int, int]]()
+    recorded = list[tuple[int, int]]()
 
-    def tell(done: int, of: int) -> None:
-        told.append((done, of))
+    def record_progress(done: int, of: int) -> None:
+        recorded.append((done, of))
 
     async def count(since_ms: int) -> tuple[int, int]:
         subset = SessionSubset(since_ms=since_ms)
-        report = await verify_store(store, subset=subset, on_progress=tell)
+        report = await verify_store(store, subset=subset, on_progress=record_progress)
         return report.sessions, report.archived
 
     assert await count(0) == (2, 1)
-    assert told == [(1, 2), (2, 2)]
+    assert recorded == [(1, 2), (2, 2)]
     assert await count(now_ms - 3_600_000) == (1, 0)
     assert await count(now_ms + 3_600_000) == (0, 0)
 
@@ -97,26 +97,26 @@ async def test_only_sessions_with_an_event_since_then_are_looked_at(store: Store
         ("2026-11-27T14:00:00+02:00", NOON_MS),
     ],
 )
-def test_since_is_a_time_or_how_long_ago(text: str, ms: int) -> None:
+def test_since_is_a_time_or_a_duration(text: str, ms: int) -> None:
     assert read_since(text, NOON_MS) == ms
 
 
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "24", "ago", " ago", "2026-11-27T12:00:00", "-1h"]
 )
-def test_what_is_neither_is_refused_by_its_name(text: str) -> None:
+def test_invalid_since_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^since: "):
         read_since(text, NOON_MS)
 
 
 @dataclass
 class Counts:
-    """What the metrics are told."""
+    """Recorded metrics."""
 
-    told: dict[str, int] = field(default_factory=dict[str, int])
+    recorded: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, outcome: str, sessions: int) -> None:
-        self.told[outcome] = self.told.get(outcome, 0) + sessions
+        self.recorded[outcome] = self.recorded.get(outcome, 0) + sessions
 
 
 def make_sweep(store: Store, counts: Counts) -> VerificationSweep:
@@ -133,20 +133,22 @@ def make_sweep(store: Store, counts: Counts) -> VerificationSweep:
     )
 
 
-async def test_the_sample_of_the_day_names_what_is_damaged_in_engine_and_archive(
+async def test_daily_sample_reports_damage_in_engine_and_archive(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    story, archived = await tell_story(store), Story(make_writes(store), SHARD, DRIVER)
+    story, archived = await make_story(store), Story(make_writes(store), SHARD, DRIVER)
     await archived.begin()
     await archived.fail()
     left = await store.archiver.archive(SHARD, [archived.session.id])
     assert left.sessions == [archived.session.id]
-    await tell_story(store)
-    elsewhere = await begin(store, 2, Told(make_place(Shard(11))))
+    await make_story(store)
+    elsewhere = await begin(store, 2, ArchiveStory(make_place(Shard(11))))
     counts = Counts()
     with capture_logs() as logs:
         assert await make_sweep(store, counts).sweep() == []
-    assert counts.told == {"whole": 3}, f"{elsewhere.at.session} is in a shard of somebody else"
+    assert counts.recorded == {"whole": 3}, (
+        f"{elsewhere.at.session} is in a shard of another instance"
+    )
     assert logs == []
 
     await damage(store, server, story)
@@ -161,18 +163,18 @@ async def test_the_sample_of_the_day_names_what_is_damaged_in_engine_and_archive
         async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as fresh:
             with capture_logs() as logs:
                 await make_sweep(fresh, counts).sweep()
-        assert counts.told == {"whole": 1, "damaged": 2}
-        told = {(one["event"], one["log_level"], one["kind"], one["subject"]) for one in logs}
-        assert told == {
+        assert counts.recorded == {"whole": 1, "damaged": 2}
+        recorded = {(one["event"], one["log_level"], one["kind"], one["subject"]) for one in logs}
+        assert recorded == {
             ("verify.problem", "error", "mismatch", story.task.id),
             ("verify.problem", "error", "archive", subject),
         }
 
 
-async def test_what_was_found_is_told_though_the_rest_of_the_look_fails(
+async def test_found_damage_is_logged_if_the_rest_of_the_pass_fails(
     store: Store, server: Server
 ) -> None:
-    stories = [await tell_story(store) for _ in range(2)]
+    stories = [await make_story(store) for _ in range(2)]
     for story in stories:
         await damage(store, server, story)
     counted = list[str]()
@@ -189,32 +191,32 @@ async def test_what_was_found_is_told_though_the_rest_of_the_look_fails(
     assert {one["subject"] for one in logs} == {story.task.id for story in stories}
 
 
-async def test_what_was_so_for_a_moment_is_no_damage(
+async def test_transient_difference_is_not_reported(
     store: Store, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = await tell_story(store)
-    whole, counts = await damage(store, server, story), Counts()
+    story = await make_story(store)
+    original, counts = await damage(store, server, story), Counts()
     sweep = make_sweep(store, counts)
-    looks = store.log.load
+    load_rows = store.log.load
     asked = list[object]()
 
-    async def mend_after(refs: Sequence[EntityRef]) -> list[Loaded]:
-        found = await looks(refs)
+    async def repair_after(refs: Sequence[EntityRef]) -> list[Loaded]:
+        found = await load_rows(refs)
         asked.append(refs)
-        ask(server.url, "HSET", keys.entity(story.task), "s", whole.decode())
+        ask(server.url, "HSET", keys.entity(story.task), "s", original.decode())
         return found
 
-    monkeypatch.setattr(store.log, "load", mend_after)
+    monkeypatch.setattr(store.log, "load", repair_after)
     with capture_logs() as logs:
         assert await sweep.sweep() == []
-    assert len(asked) == 2, "it was damaged at the first look"
-    assert (counts.told, logs) == ({"whole": 1}, [])
+    assert len(asked) == 2, "it was damaged on the first read"
+    assert (counts.recorded, logs) == ({"whole": 1}, [])
 
 
-async def test_a_look_that_fails_is_counted_and_the_next_one_comes(
+async def test_failing_pass_is_counted_and_the_next_one_runs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await tell_story(store)
+    await make_story(store)
     counts = Counts()
     sweep = make_sweep(store, counts)
     draw = store.inspection.draw_sessions
@@ -229,8 +231,8 @@ async def test_a_look_that_fails_is_counted_and_the_next_one_comes(
     monkeypatch.setattr(store.inspection, "draw_sessions", fail_once)
     running = asyncio.create_task(sweep.run())
     try:
-        await wait_until(lambda: counts.told.get("whole", 0) > 0, 5, "the next look")
+        await wait_until(lambda: counts.recorded.get("whole", 0) > 0, 5, "the next pass")
     finally:
         running.cancel()
-    assert counts.told["failed"] == 1
+    assert counts.recorded["failed"] == 1
     assert shard_of((await draw([SHARD], 1, SystemIds().draw))[0]) == SHARD

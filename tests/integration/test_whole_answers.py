@@ -1,4 +1,4 @@
-"""Whole answers that are written at once read, byte for byte, as those that the server writes from two messages."""
+"""Responses written in one call: byte for byte equal to those sent as two ASGI messages."""
 
 import asyncio
 import gc
@@ -27,47 +27,47 @@ REPLIES: Final[Mapping[str, HttpReply]] = {
 }
 
 
-class Observed:
-    """An offer, of which is noted whether whole answers were taken."""
+class ObservedExtensions:
+    """Server extensions; records whether responses were written at once."""
 
-    def __init__(self, offered: ServerExtensions, took: list[bool]) -> None:
-        self.offered = offered
+    def __init__(self, extensions: ServerExtensions, took: list[bool]) -> None:
+        self.extensions = extensions
         self.took = took
 
     @property
     def kept(self) -> HeadCache:
-        return self.offered.kept
+        return self.extensions.kept
 
     def take_body(self) -> bytes | None:
-        return self.offered.take_body()
+        return self.extensions.take_body()
 
     def watch(self, left: OnCallerLeft) -> Callable[[], object]:
-        return self.offered.watch(left)
+        return self.extensions.watch(left)
 
     def write_at_once(self, status: int, lines: bytes, body: bytes) -> bool:
-        self.took.append(self.offered.write_at_once(status, lines, body))
+        self.took.append(self.extensions.write_at_once(status, lines, body))
         return self.took[-1]
 
 
 class App:
-    """Answers what the path names; ``took`` is what the server did with it."""
+    """Responds by path; ``took`` lists whether the server wrote each response at once."""
 
     def __init__(self, *, at_once: bool) -> None:
         self.at_once = at_once
         self.took: list[bool] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offered = find_server_extensions(scope)
-        assert offered
+        extensions = find_server_extensions(scope)
+        assert extensions
         reply = REPLIES.get(scope["path"]) or HttpReply(
             200, b"", headers={"x-name": "a\r\nx-evil: b"}
         )
-        if not self.at_once or not reply.write_at_once(Observed(offered, self.took)):
+        if not self.at_once or not reply.write_at_once(ObservedExtensions(extensions, self.took)):
             await reply.write(send)
 
 
 async def ask(app: App, asked: bytes) -> bytes:
-    """All that is answered until the server closes, but for the time."""
+    """The response bytes until the server closes, with the date removed."""
     async with serving(app) as listener, asyncio.timeout(WITHIN_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         try:
@@ -89,23 +89,23 @@ async def ask(app: App, asked: bytes) -> bytes:
         (GET % b"long" + GET % b"long" + LAST % b"plain", None),
     ],
 )
-async def test_answers_are_the_same_bytes(asked: bytes, took: list[bool] | None) -> None:
-    whole, parted = App(at_once=True), App(at_once=False)
-    answered = await ask(whole, asked)
-    assert answered == await ask(parted, asked)
+async def test_responses_are_byte_for_byte_equal(asked: bytes, took: list[bool] | None) -> None:
+    single, split = App(at_once=True), App(at_once=False)
+    answered = await ask(single, asked)
+    assert answered == await ask(split, asked)
     assert answered.startswith(b"HTTP/1.1 200 OK\r\ndate: now\r\nserver: ")
-    assert took is None or whole.took == took
+    assert took is None or single.took == took
 
 
-async def test_header_that_is_none_is_never_written() -> None:
+async def test_invalid_header_is_never_written() -> None:
     app = App(at_once=True)
     answered = await ask(app, GET % b"evil")
     assert b"x-evil" not in answered
     assert app.took == []
 
 
-class Remembering(App):
-    """Knows the requests that the server still has."""
+class TrackingApp(App):
+    """Has weak references to the requests of the server."""
 
     def __init__(self, *, at_once: bool) -> None:
         super().__init__(at_once=at_once)
@@ -118,10 +118,8 @@ class Remembering(App):
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_request_that_was_answered_goes_without_the_cycle_collector(
-    *, at_once: bool
-) -> None:
-    app = Remembering(at_once=at_once)
+async def test_finished_request_is_freed_without_garbage_collection(*, at_once: bool) -> None:
+    app = TrackingApp(at_once=at_once)
     gc.disable()
     try:
         await ask(app, GET % b"plain" * 9 + LAST % b"plain")

@@ -1,4 +1,4 @@
-"""The A2A face on a real socket, over a real service and engine, in front of a scripted peer."""
+"""The A2A interface on a real socket, over a real service and engine, in front of a scripted peer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PATIENCE: Final = Timeouts(poll_s=0.05, poll_max_s=0.2, parked_poll_s=0.05, park
 
 @dataclass
 class Rig:
-    """The parts of a running face. ``echo`` is the scripted peer; the agent ``gone`` is unreachable."""
+    """The parts of a running A2A interface. ``echo`` is the scripted peer; the agent ``gone`` is unreachable."""
 
     url: str
     peer: ScriptedPeer
@@ -174,7 +174,7 @@ class Event:
 
 
 async def read_events(response: httpx.Response) -> AsyncIterator[Event]:
-    """Splits events at blank lines. Also yields a block without data, which would be an error of the face."""
+    """Splits events at blank lines. Also yields a block without data, which would be an error of the gateway."""
     fields: dict[str, str] = {}
     async for line in response.aiter_lines():
         if not line:

@@ -1,4 +1,4 @@
-"""The face over gRPC: the operations of the other bindings, errors as rich statuses, the agent named by tenant."""
+"""A2A over gRPC: the operations of the other bindings, errors as rich statuses, the agent named by tenant."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ async def test_call_over_grpc_has_a_span_below_its_caller(wire: Wire) -> None:
 
 async def test_part_of_the_maximum_size_passes(wire: Wire) -> None:
     request = wire.ask("hello")
-    request.configuration.history_length = 0  # # gRPC clients read 4 MiB by default
+    request.configuration.history_length = 0  # gRPC clients read 4 MiB by default
     request.message.parts.append(a2a.Part(raw=bytes(12 * 1024 * 1024), filename="scan.pdf"))
     sent = (await wire.call("SendMessage", request))["task"]
     assert sent["status"]["state"] == "TASK_STATE_COMPLETED"

@@ -163,7 +163,7 @@ async def test_unauthenticated_connections_over_the_address_limit_are_closed_and
             await open_silent(stack, made.port, PREFACE + SETTINGS, "127.0.0.2") for _ in range(3)
         ]
         for reader in (*first, *elsewhere):
-            await reader.readexactly(9)  # # the server's SETTINGS frame
+            await reader.readexactly(9)  # the server's SETTINGS frame
         await kept.look(made.port)
         ended = [await is_over(reader) for reader in first]
         assert ended.count(False) == 1

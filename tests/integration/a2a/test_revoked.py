@@ -34,7 +34,7 @@ SILENT: Final = "silent"
 
 @pytest.fixture
 async def quick(engine_server: Engine, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    """A face that rechecks its callers every 20 ms."""
+    """A rig that rechecks its callers every 20 ms."""
     async with run_rig(engine_server, tmp_path, FaceSettings(recheck_s=0.02)) as rig:
         yield rig
 

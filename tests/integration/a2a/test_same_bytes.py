@@ -66,20 +66,20 @@ WITH_WEBHOOK: Final = 0.25
 """Share of messages with a push notification config."""
 ENDS: Final = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "REJECTED", "CANCELED")
 _IDS: Final = re.compile(
-    rb"[a-z]{2,5}_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26}"  # # minted by the gateway
+    rb"[a-z]{2,5}_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26}"  # minted by the gateway
     rb"|[0-9a-f]{8}-[0-9a-f]{4}-8705-[0-9a-f]{4}-[0-9a-f]{12}"  # contexts at the agent
 )
 _VARIES: Final = re.compile(
     rb"\{[0-3][0-9a-f]\}"  # tags of shards
     rb"|20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # times
     rb"|\b1[6-9]\d{11}\b"  # the same in ms
-    rb'|"mint":"[0-9a-f]{8}"'  # # the mint that ids are derived from
-    rb"|(?<=idem:)[0-9a-f]{32}"  # # key names
+    rb'|"mint":"[0-9a-f]{8}"'  # the mint that ids are derived from
+    rb"|(?<=idem:)[0-9a-f]{32}"  # key names
     rb"|own-(?:short|whole)-\d+"
     rb'|(?<="sealed":")[^"]+'
     rb'|"idem":\[\d+,"[0-9a-f]{32,64}"'  # and digests of requests that name a context
-    rb'|"(?:updatedDigest|updatedInput)":"(?:sha256:)?[0-9a-f]+"'  # # of input that a hook has changed
-    rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # # digests of content with ids
+    rb'|"(?:updatedDigest|updatedInput)":"(?:sha256:)?[0-9a-f]+"'  # of input that a hook has changed
+    rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # digests of content with ids
 )
 
 

@@ -1,4 +1,4 @@
-"""An unmodified client of the official SDK against the face: discovery and the six operations, over both bindings."""
+"""An unmodified client of the official SDK against the gateway: discovery and six operations, over both bindings."""
 
 from __future__ import annotations
 

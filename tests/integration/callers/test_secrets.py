@@ -102,7 +102,7 @@ async def call_http(one: Instance, hook: str) -> list[str]:
             ):
                 body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
                 got = await one.http.post(f"/agents/{agent}", json=body, headers=head)
-                if method != "GetTask":  # # the error repeats the id that the caller sent
+                if method != "GetTask":  # the error repeats the id that the caller sent
                     answers.append(got.text + str(got.headers))
             rest = await one.http.post(f"/agents/{agent}/message:send", json=message, headers=head)
             card = await one.http.get(f"/agents/{agent}/.well-known/agent-card.json", headers=head)
@@ -151,7 +151,7 @@ def read_store(url: str) -> list[str]:
         name = key.decode()
         kind = cast("bytes", ask(url, "TYPE", name))
         if kind == b"none":
-            continue  # # it has expired since KEYS
+            continue  # it has expired since KEYS
         verb, *rest = reads[kind]
         found.append(f"{name} {ask(url, verb, name, *rest)}")
     return found

@@ -190,7 +190,7 @@ async def test_429_of_an_agent_is_a_fact_and_costs_nothing(rig: Rig) -> None:
     one = await rig.start(clients=[client], agent=PRICED)
     rig.peer.answer_next(
         HttpAnswer(status=429, headers={"retry-after": "7200"})
-    )  # # longer than the run's time limit
+    )  # longer than the run's time limit
     refused = await one.send("once-key")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "7200")
     (session,) = [name for name in rig.list_sessions() if name != name_home(Principal("once"))]

@@ -86,7 +86,7 @@ async def begin(rig: Rig, driving: Instance) -> tuple[str, str]:
     """Starts a task whose agent waits before its first text; returns its facade id and its session."""
     rig.peer.next(send_poem)
     rig.peer.hold()
-    rig.peer.release(2)  # # the task, and its status WORKING
+    rig.peer.release(2)  # the task, and its status WORKING
     sent = (await driving.send("ada-key", returnImmediately=True)).json()
     task = str(sent["result"]["task"]["id"])
     return task, rig.list_sessions()[0]
@@ -120,7 +120,7 @@ async def test_early_and_late_readers_of_both_instances_end_with_the_same_text(r
                 assert one.shown == WHOLE
             assert (
                 late_elsewhere.shown == ""
-            )  # # it missed the beginning of the text: it shows none, the artifact has all of it
+            )  # it missed the beginning of the text: it shows none, the artifact has all of it
             for one in screens:
                 assert "artifact.changed" in one.events
                 assert "model.delta" not in one.events

@@ -236,7 +236,7 @@ class Rig:
             make = partial(Batch, session, part[0].event_id)
             log, shard = self.store.log, shard_of(session)
             result = await log.append(make(log.shard_epoch(shard), epoch, events=part, idem=row))
-            if isinstance(result, StaleEpoch):  # # the epoch was bumped meanwhile
+            if isinstance(result, StaleEpoch):  # the epoch was bumped meanwhile
                 result = await log.append(make(result.epoch, epoch, events=part, idem=row))
             assert isinstance(result, Appended), result
         return [one.event_id for one in events]

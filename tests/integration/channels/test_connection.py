@@ -213,7 +213,7 @@ async def test_a_malformed_frame_closes_the_socket(
 @OVER_BOTH
 async def test_compression_is_not_negotiated_and_a_compressed_frame_is_refused(rig: Rig) -> None:
     offers = connect(rig.url, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None)
-    async with offers as socket:  # # the library offers permessage-deflate by default
+    async with offers as socket:  # the library offers permessage-deflate by default
         assert socket.protocol.extensions == []
         packed = zlib.compress(orjson.dumps(HELLO), wbits=-15)
         frame = bytearray(Frame(Opcode.TEXT, packed).serialize(mask=True))
@@ -381,7 +381,7 @@ async def test_a_superseded_connection_on_another_instance_decides_nothing(
         async with raw(one) as older, raw(two) as newer:
             await send_frames(older, HELLO)
             await receive_frame(older, "welcome")
-            await store.channels.ignore(ADA.key)  # # the notification of the newer one is lost
+            await store.channels.ignore(ADA.key)  # the notification of the newer one is lost
             await send_frames(newer, HELLO)
             await receive_frame(newer, "welcome")
             answer: JsonObject = {

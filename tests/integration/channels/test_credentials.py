@@ -90,7 +90,7 @@ async def test_an_expiring_credential_is_requested_and_renewed_on_the_same_link(
         await rig.append(session, 1)
         await asyncio.sleep(
             0.8
-        )  # # longer than the first token and its grace; no event would show it
+        )  # longer than the first token and its grace; no event would show it
         await send_frames(socket, {"t": "sub", "s": f"session:{session}", "from": "start"})
         await receive_frame(socket, "live")
 
@@ -141,7 +141,7 @@ async def test_the_client_renews_its_token(store: Store) -> None:
         async with ChannelClient(rig.url, token=get_token, device="phone") as channel:
             await wait_until(lambda: len(given) == 2, 15, "a second token is asked for")
             welcome = channel.welcome
-            await asyncio.sleep(0.6)  # # longer than the first token and its grace
+            await asyncio.sleep(0.6)  # longer than the first token and its grace
             assert isinstance(channel.status, Connected)
             assert channel.welcome == welcome
 

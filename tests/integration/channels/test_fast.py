@@ -251,7 +251,7 @@ async def test_a_stalled_socket_is_closed_as_too_slow(store: Store, backend: Bac
 async def follow_without_reading(rig: Rig, bare: Bare) -> None:
     session = rig.make_session()
     await rig.append(session, 1)
-    for _ in range(45):  # # more than the kernel buffers for a loopback socket
+    for _ in range(45):  # more than the kernel buffers for a loopback socket
         await rig.append(session, 15, size=16_000)
     wish = {"s": f"session:{session}", "from": "start", "max": 10_000}
     bare.send(TEXT, orjson.dumps({**orjson.loads(HELLO), "subs": [wish]}))

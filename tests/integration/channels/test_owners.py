@@ -114,8 +114,8 @@ async def test_a_resume_token_names_one_of_the_last_two_connections_or_none(rig:
 
     admitted = [await say_hello(ADA, "phone", None) for _ in range(3)]
     tokens = [one.welcome.resume for one in admitted]
-    assert not (await say_hello(ADA, "phone", tokens[0])).continues  # # three are newer by now
-    assert (await say_hello(ADA, "phone", tokens[2])).continues  # # cut off before it was stored
+    assert not (await say_hello(ADA, "phone", tokens[0])).continues  # three are newer by now
+    assert (await say_hello(ADA, "phone", tokens[2])).continues  # cut off before it was stored
     newest = (await say_hello(ADA, "phone", None)).welcome.resume
     assert (await say_hello(ADA, "phone", newest)).continues
     # For another device, another principal or an unknown channel the answer is the same.

@@ -103,7 +103,7 @@ async def test_devices_of_one_person_see_each_other_over_two_instances(
         assert phone.shown is not None
         assert {"device": "phone", "state": "active", "focus": ["task:task_1"]} in phone.shown
         assert (phone.rooms, desk.rooms) == ({f"inbox:{ADA.key}"}, {f"inbox:{ADA.key}"})
-        assert quiet.shown is None  # # it has not announced itself
+        assert quiet.shown is None  # it has not announced itself
         present = await rig.store.presences.list_present(ADA.key)
         assert {one.presence.device for one in present} == {"phone", "desk"}
         assert await rig.store.log.read_head(inbox) == before

@@ -378,7 +378,7 @@ async def test_job_submitted_while_its_task_is_cancelled_starts_nothing(
 ) -> None:
     control, parent = bench.control, await open_task(bench.control)
     log = bench.harness.log
-    bench.harness.peer.on_cancel = "ignored"  # # a task with a run then stays in CANCELLING
+    bench.harness.peer.on_cancel = "ignored"  # a task with a run then stays in CANCELLING
 
     async def cancel(batch: Batch) -> None:
         if any(event.type == moment for event in batch.events):
@@ -470,7 +470,7 @@ async def test_crash_during_the_cancel_of_a_tree_leaves_no_running_job(
     due = await bench.harness.due(parent)
     row = DueRow(f"subtree:{parent}", due[f"subtree:{parent}"])
     cancelling = bench.harness.parts.tasks.cancelling
-    for _ in range(2):  # # a second instance may handle the same row
+    for _ in range(2):  # a second instance may handle the same row
         await cancelling.on_due(shard_of(parent), row, keep)
     assert (await bench.show(job))["status"] == "cancelled"
     assert (await find_cancelled(bench, job)).actor == "ada"

@@ -132,7 +132,7 @@ async def test_input_goes_to_the_asking_task_and_then_into_the_same_context(
     sends = [one.params for one in control.harness.peer.requests if "Send" in one.method]
     contexts: list[Any] = [one["message"]["contextId"] for one in sends]  # type: ignore[index, call-overload]
     assert set(contexts[1:]) == {found["remoteContextId"]}
-    assert contexts[0] != contexts[1]  # # the parent has its own context
+    assert contexts[0] != contexts[1]  # the parent has its own context
     # A task of later input is below the parent as well, and is cancelled with it.
     slow: Any = await send("slow", subagentId=name, text="slow 60")
     await control.do("cancel_task", taskId=parent, propagation="subtree")
@@ -170,7 +170,7 @@ async def test_subagent_continues_after_a_crash_of_the_gateway(control: ControlC
         return (await control.record(task_id)).attempts[-1].remote_task_id is not None
 
     await wait_until(is_known, 10, "the agent has named its task")
-    await control.harness.restart()  # # no instance drives it now
+    await control.harness.restart()  # no instance drives it now
     resumed: Any = await control.do("resume_subagent", subagentId=name)
     assert resumed["outcome"] == "attached"
     assert (await wait(control, name, ms=20))["timedOut"] is True
@@ -237,7 +237,7 @@ async def test_no_child_is_stored_without_its_edge(control: ControlClient) -> No
     edge = next(one.data for one in entries if b'"targetKind":"subagent"' in one.data)
     spawned = next(one.data for one in entries if one.type == "subagent.spawned")
     times = {data.partition(b'"timestamp":"')[2][:24] for data in (child, edge, spawned)}
-    assert len(times) == 1  # # of one append
+    assert len(times) == 1  # of one append
 
 
 @pytest.mark.requirement("CMD-19")

@@ -240,7 +240,7 @@ async def test_the_task_of_a_job_item_has_an_edge_to_its_job(control: ControlCli
     listed: Any = await control.do("list_tasks", family=["job_item"])
     assert [one["taskId"] for one in listed["tasks"]] == [
         rows[0]["taskId"]
-    ]  # # a Message is in no list
+    ]  # a Message is in no list
     others: Any = await control.do("list_tasks", family=["delegation", "message"])
     assert [one["taskId"] for one in others["tasks"]] == [sent.task_id]
 

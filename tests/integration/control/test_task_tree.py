@@ -136,7 +136,7 @@ async def test_task_whose_blocker_fails_stays_blocked_and_names_it(control: Cont
     async def keep(_shard: object, _row: object) -> bool:
         return False
 
-    for _ in range(2):  # # a second instance may handle the same row
+    for _ in range(2):  # a second instance may handle the same row
         await control.harness.parts.tasks.linking.unblock(row, keep)
     record = await control.record(blocked)
     assert record.status is Status.BLOCKED

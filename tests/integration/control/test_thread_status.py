@@ -67,7 +67,7 @@ async def test_thread_is_streaming_between_the_first_and_the_last_chunk(
 
     peer.release(2)
     await wait_for("running", streaming=False)
-    for told_of in (3, 4):  # # the first two precede the chunks
+    for told_of in (3, 4):  # the first two precede the chunks
         peer.release(1)
         await wait_for("streaming", streaming=True, told_of=told_of)
     peer.release(1)

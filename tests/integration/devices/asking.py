@@ -1,4 +1,4 @@
-"""An agent that asks for permission, over the A2A face of a whole gateway, and people who answer over ``/v1``."""
+"""An agent that asks for permission, over the A2A interface of a whole gateway, and people who answer over ``/v1``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands at a scrape: which agents are there, and whose breaker is open."""
+"""Metrics read on each scrape: card status and circuit breaker per agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(metrics: Metrics, name: str) -> dict[str, float]:
     }
 
 
-async def test_agents_are_shown_as_they_are_and_forgotten_with_their_configuration() -> None:
+async def test_card_status_is_shown_per_configured_agent() -> None:
     metrics = Metrics()
     async with ScriptedPeer("echo") as peer:
         here, gone = PeerConfig("here", peer.url), PeerConfig("gone", "http://127.0.0.1:9")
@@ -44,7 +44,7 @@ async def test_agents_are_shown_as_they_are_and_forgotten_with_their_configurati
             await peers.close()
 
 
-async def test_breaker_that_opened_is_shown() -> None:
+async def test_open_breaker_is_shown() -> None:
     metrics = Metrics()
     async with ScriptedPeer("echo") as peer:
         peers = PeerRegistry([PeerConfig("echo", peer.url)], SystemClock())
