@@ -84,8 +84,8 @@ async def test_authorization_is_requested_from_the_caller_and_not_granted_by_tex
     task = await harness.read(accepted)
     assert text_at(object_at(task, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
     form = read_form(task)
-    message = await harness.send("yes, go on", task=accepted.facade)
-    waiting = object_at(await harness.await_answer(message), "task")
+    words = await harness.send("yes, go on", task=accepted.facade)
+    waiting = object_at(await harness.await_answer(words), "task")
     assert text_at(object_at(waiting, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
     message = write_answer(harness, form, "pay")
     await harness.send("", task=accepted.facade, message=message)
