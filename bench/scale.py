@@ -33,7 +33,7 @@ from passerelle.runtime.common.secret import Secret
 from passerelle.store.archive.archiver import MOST_AT_ONCE
 from tests.integration.callers.rig import KEY as SECRET
 from tests.integration.callers.rig import open_rig
-from tests.support.copies import Crowd, TaskCopies, record_task
+from tests.support.copies import TaskCopies, TaskPopulation, record_task
 
 FEW: Final = 1_000
 SOON: Final = 20_000
@@ -57,7 +57,7 @@ class Side:
     """A store with copies, and the gateway over it; ``live`` are the numbers of those in its engine."""
 
     bench: Bench
-    crowd: Crowd
+    population: TaskPopulation
     live: range
     process: GatewayProcess
     next_copy: Iterator[int]
@@ -79,19 +79,19 @@ async def measure_scale(many: int, length: Length) -> AsyncGenerator[Row]:
         small, large = [
             await stack.enter_async_context(open_bench(sealer, options=())) for _ in range(2)
         ]
-        few, crowd = Crowd(small.store, short), Crowd(large.store, short)
+        few, population = TaskPopulation(small.store, short), TaskPopulation(large.store, short)
         empty = await read_used_bytes(large.endpoint)
         for first, last in itertools.pairwise(sorted({0, min(SOON, archived), archived})):
             for part in range(first, last, _PART):
                 leaving = range(part, min(part + _PART, last))
-                await crowd.write_all(leaving)
-                await crowd.archive(leaving)
+                await population.write_all(leaving)
+                await population.archive(leaving)
             weight = (await read_used_bytes(large.endpoint) - empty) / last
             what = f"engine memory of an archived task, of {last // 1000} k"
             yield Row(what, Spread.of([weight]), "B", _BYTES)
         await few.write_all(range(FEW))
-        await crowd.write_all(range(archived, many))
-        texts = Crowd(large.store, [long])
+        await population.write_all(range(archived, many))
+        texts = TaskPopulation(large.store, [long])
         await texts.write_all(range(_READS))
         await texts.archive(range(_READS))
         load = await stack.enter_async_context(open_load())
@@ -99,7 +99,7 @@ async def measure_scale(many: int, length: Length) -> AsyncGenerator[Row]:
             Side(bench, of, live, await _serve(stack, folder / name, bench), itertools.count(many))
             for name, bench, of, live in (
                 ("small", small, few, range(FEW)),
-                ("large", large, crowd, range(archived, many)),
+                ("large", large, population, range(archived, many)),
             )
         ]
         async for row in _compare(load, sides, length):
@@ -195,7 +195,7 @@ async def _append(side: Side, seconds: float) -> tuple[float, float]:
     """CPU µs of the caller and of the engine for all appends of a task."""
 
     async def append(_: int) -> None:
-        await side.crowd.write(next(side.next_copy))
+        await side.population.write(next(side.next_copy))
 
     cost = await drive(side.bench, CALLERS, seconds, append)
     return cost.client_us, cost.engine_us
@@ -203,7 +203,7 @@ async def _append(side: Side, seconds: float) -> tuple[float, float]:
 
 def _gets(side: Side) -> list[Step]:
     stride = max(1, len(side.live) // _READS)
-    return [_get(side.crowd.name_task(number)) for number in side.live[::stride]]
+    return [_get(side.population.name_task(number)) for number in side.live[::stride]]
 
 
 def _get(task: str) -> Step:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import open_theatre
-from tests.support.javascript import Puppet
+from tests.support.browser import open_browser_pages
+from tests.support.javascript import ScriptedClient
 from tests.support.processes import AGENT, open_caller, read_stored, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.anyio
 WITHIN_S = 20.0
 
 
-async def follow(puppet: Puppet, url: str, token: str, stream: str, **wish: str) -> None:
+async def follow(scripted: ScriptedClient, url: str, token: str, stream: str, **wish: str) -> None:
     """Opens a channel from the page, and follows a stream from where its cursor says."""
-    await puppet.do("open", url=url, device="page", token=token, gaps="snapshot")
-    await puppet.do("stream", name=stream, wish=wish, acks=True)
+    await scripted.do("open", url=url, device="page", token=token, gaps="snapshot")
+    await scripted.do("stream", name=stream, wish=wish, acks=True)
 
 
-async def await_events(puppet: Puppet, stream: str, count: int) -> list[str]:
+async def await_events(scripted: ScriptedClient, stream: str, count: int) -> list[str]:
     """The event ids that the page has seen, once there are so many."""
-    await wait_until(lambda: len(puppet.events(stream)) >= count, WITHIN_S, f"{count} events")
-    return [event["eventId"] for event in puppet.events(stream)]
+    await wait_until(lambda: len(scripted.events(stream)) >= count, WITHIN_S, f"{count} events")
+    return [event["eventId"] for event in scripted.events(stream)]
 
 
 @pytest.mark.requirement("CHN-3")
@@ -33,9 +33,9 @@ async def test_a_page_that_is_loaded_anew_goes_on_after_the_cursor_that_it_has_s
     tmp_path: Path,
 ) -> None:
     async with (
-        open_theatre(tmp_path) as theatre,
+        open_browser_pages(tmp_path) as pages,
         ScriptedPeer(AGENT) as peer,
-        run_gateway(tmp_path, {AGENT: peer.url}, channels={"origins": [theatre.origin]}) as gateway,
+        run_gateway(tmp_path, {AGENT: peer.url}, channels={"origins": [pages.origin]}) as gateway,
         open_caller(gateway) as caller,
     ):
         url = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
@@ -44,10 +44,10 @@ async def test_a_page_that_is_loaded_anew_goes_on_after_the_cursor_that_it_has_s
             session = (await caller.read_record(opened["id"]))["sessionId"]
             stream = f"session:{session}"
             before = [event["eventId"] for event in read_stored(gateway, session)]
-            async with theatre.open_page(f"cursors={store}") as page:
+            async with pages.open_page(f"cursors={store}") as page:
                 await follow(page, url, gateway.token, stream, **{"from": "start"})
                 seen = await await_events(page, stream, len(before))
-                fresh = await theatre.reload(page)
+                fresh = await pages.reload(page)
                 await caller.send("echo two", contextId=opened["contextId"])
                 await follow(fresh, url, gateway.token, stream)
                 stored = [event["eventId"] for event in read_stored(gateway, session)]
@@ -61,8 +61,8 @@ async def test_a_page_that_is_loaded_anew_goes_on_after_the_cursor_that_it_has_s
 
 async def test_the_vectors_that_every_client_plays_hold_in_a_browser(tmp_path: Path) -> None:
     async with (
-        open_theatre(tmp_path) as theatre,
-        theatre.open_page("vectors") as page,
+        open_browser_pages(tmp_path) as pages,
+        pages.open_page("vectors") as page,
     ):
         await wait_until(lambda: page.results, WITHIN_S, "the page has played them")
         assert len(page.results) > 20

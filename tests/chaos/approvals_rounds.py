@@ -27,7 +27,7 @@ from tests.chaos.approvals_site import PERSON, ApprovalSite, name_key, run_appro
 from tests.chaos.approvals_snares import GATEWAYS
 from tests.chaos.records import open_records
 from tests.races.proofs import Question, read_questions
-from tests.support.nursery import run_nursery
+from tests.support.fork_server import run_fork_server
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ async def run_approvals(folder: Path, draw: Random, *, whole: bool) -> list[str]
     planned = plan(draw, whole=whole)
     errands = deque(planned)
     async with AsyncExitStack() as stack:
-        nursery = await stack.enter_async_context(run_nursery())
+        fork_server = await stack.enter_async_context(run_fork_server())
         pushes = await stack.enter_async_context(run_pushes())
         timeout = aiohttp.ClientTimeout(total=_HTTP_S)
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
@@ -193,7 +193,7 @@ async def run_approvals(folder: Path, draw: Random, *, whole: bool) -> list[str]
 
         async def run_lane(number: int) -> None:
             home = folder / f"lane-{number}"
-            async with run_approval_site(home, nursery, pushes.origin) as site:
+            async with run_approval_site(home, fork_server, pushes.origin) as site:
                 lanes.append(Lane(site, http, pushes))
                 await lanes[-1].run(errands)
 

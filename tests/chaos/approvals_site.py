@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from passerelle.core.wire.json import Json, JsonObject
-    from tests.support.nursery import Nursery
+    from tests.support.fork_server import ForkServer
 
 PERSON: Final = "ada"
 PHONE_OWNER: Final = "pia"
@@ -169,7 +169,7 @@ class ApprovalSite:
 
 @asynccontextmanager
 async def run_approval_site(
-    folder: Path, nursery: Nursery, push_origin: str
+    folder: Path, fork_server: ForkServer, push_origin: str
 ) -> AsyncGenerator[ApprovalSite]:
     """Starts everything, and ends it."""
     async with AsyncExitStack() as stack:
@@ -206,7 +206,7 @@ async def run_approval_site(
             environ = {_TOKEN: f"gateway-{number}"}
             site.gateways.append(
                 GatewayProcess(
-                    place, config, environ=environ, begin=nursery.start, port=find_free_port()
+                    place, config, environ=environ, begin=fork_server.start, port=find_free_port()
                 )
             )
             stack.push_async_callback(site.gateways[-1].stop)

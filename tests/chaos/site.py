@@ -31,7 +31,7 @@ from tests.chaos.store_view import StoreView
 from tests.chaos.traps import Hands, Trap, Traps
 from tests.chaos.wire import AgentTap, StoreTap
 from tests.support.engine import redis_on_path, run_server
-from tests.support.nursery import run_nursery
+from tests.support.fork_server import run_fork_server
 from tests.support.ports import find_free_port
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
@@ -229,7 +229,7 @@ class Site:
 async def run_site(folder: Path) -> AsyncGenerator[Site]:
     """Starts everything, and ends it."""
     async with AsyncExitStack() as stack:
-        nursery = await stack.enter_async_context(run_nursery())
+        fork_server = await stack.enter_async_context(run_fork_server())
         server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
         view = StoreView(server.url)
         stack.callback(view.close)
@@ -246,7 +246,7 @@ async def run_site(folder: Path) -> AsyncGenerator[Site]:
             environ = {_TOKEN: name, "PASSERELLE_LOG_FORMAT": "json"}
             config = home / "passerelle.yaml"
             gateway = GatewayProcess(
-                home, config, environ=environ, begin=nursery.start, port=find_free_port()
+                home, config, environ=environ, begin=fork_server.start, port=find_free_port()
             )
             site.gateways.append(gateway)
             stack.push_async_callback(gateway.stop)

@@ -19,7 +19,7 @@ from passerelle.store.engine_binary import find_engine
 from tests.chaos.store_view import StoreView
 from tests.chaos.work_agent import AGENT, NARROW, WorkAgent
 from tests.support.engine import redis_on_path, run_server
-from tests.support.nursery import run_nursery
+from tests.support.fork_server import run_fork_server
 from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
@@ -134,7 +134,7 @@ class WorkSite:
 async def run_work_site(folder: Path) -> AsyncGenerator[WorkSite]:
     """Starts everything, and ends it."""
     async with AsyncExitStack() as stack:
-        nursery = await stack.enter_async_context(run_nursery())
+        fork_server = await stack.enter_async_context(run_fork_server())
         server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
         view = StoreView(server.url)
         stack.callback(view.close)
@@ -158,7 +158,7 @@ async def run_work_site(folder: Path) -> AsyncGenerator[WorkSite]:
             environ = {"PASSERELLE_LOG_FORMAT": "json"}
             site.gateways.append(
                 GatewayProcess(
-                    home, config, environ=environ, begin=nursery.start, port=find_free_port()
+                    home, config, environ=environ, begin=fork_server.start, port=find_free_port()
                 )
             )
             stack.push_async_callback(site.gateways[-1].stop)

@@ -14,7 +14,7 @@ from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.json import Json
 from passerelle.peers.config import PeerConfig
 from tests.support.engine import Server
-from tests.support.house import House, open_house
+from tests.support.harness import Harness, open_harness
 from tests.support.recording import RECORDINGS, Recording, load_recordings, play
 from tests.support.symbols import normalize
 from tests.support.waiting import wait_until
@@ -28,23 +28,25 @@ OF_ONE_RUN: Final = frozenset(
 
 
 @pytest.fixture
-async def house(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[House]:
-    async with open_house(engine_server.url, tmp_path / "blobs") as opened:
+async def harness(
+    engine_server: Server, tmp_path: Path, anyio_backend: str
+) -> AsyncGenerator[Harness]:
+    async with open_harness(engine_server.url, tmp_path / "blobs") as opened:
         yield opened
 
 
-async def list_facts(house: House, recording: Recording) -> Json:
+async def list_facts(harness: Harness, recording: Recording) -> Json:
     """What the recording became, from the call of the agent to the end of the turn."""
     async with play(recording) as url:
-        house.registry.replace([PeerConfig("recorded", url)])
-        accepted = await house.send(recording.asked, agent="recorded", wait="stream")
+        harness.registry.replace([PeerConfig("recorded", url)])
+        accepted = await harness.send(recording.asked, agent="recorded", wait="stream")
 
         async def has_answered() -> bool:
-            return (await house.record(accepted)).status in ENDED | WAITING
+            return (await harness.record(accepted)).status in ENDED | WAITING
 
         await wait_until(has_answered, 10, f"{recording.name} was played")
-        events = await house.events(accepted)
-        await house.parts.dispatch.drain()
+        events = await harness.events(accepted)
+        await harness.parts.dispatch.drain()
     types = [event.type for event in events]
     begin, end = types.index("task.attempt.started"), types.index("snapshot.updated")
     told: list[Json] = [
@@ -57,10 +59,10 @@ async def list_facts(house: House, recording: Recording) -> Json:
 @pytest.mark.requirement("VAL-2", "EVC-6")
 @pytest.mark.parametrize("recording", load_recordings(), ids=lambda recording: recording.name)
 async def test_recorded_stream_becomes_the_facts_that_are_kept_with_it(
-    house: House, recording: Recording
+    harness: Harness, recording: Recording
 ) -> None:
     golden = json.loads((RECORDINGS / f"{recording.name}{GOLDEN}").read_text("utf-8"))
-    assert await list_facts(house, recording) == golden
+    assert await list_facts(harness, recording) == golden
 
 
 @pytest.mark.requirement("VAL-2")

@@ -17,7 +17,7 @@ from passerelle.store import nodes as store_nodes
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
 from tests.support.ports import find_free_port
-from tests.support.sentinel import Watched, ask_port, run_watched
+from tests.support.sentinel import SentinelGroup, ask_port, run_sentinel_group
 from tests.support.waiting import block_until, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
@@ -27,8 +27,8 @@ LAG_S = 1.0
 
 
 @pytest.fixture
-def watched() -> Generator[Watched]:
-    with run_watched() as running:
+def watched() -> Generator[SentinelGroup]:
+    with run_sentinel_group() as running:
         yield running
 
 
@@ -65,7 +65,7 @@ async def is_stored(store: Store, stream: StreamRef) -> bool:
 
 @pytest.mark.parametrize("how", ["killed", "planned"])
 async def test_switch_under_load_is_followed_and_loses_no_more_than_replicas_lacked(
-    watched: Watched, tmp_path: Path, how: str
+    watched: SentinelGroup, tmp_path: Path, how: str
 ) -> None:
     before = watched.find_primary()
     stored: list[tuple[float, float, StreamRef]] = []
@@ -109,7 +109,7 @@ async def test_switch_under_load_is_followed_and_loses_no_more_than_replicas_lac
 
 
 async def test_dead_sentinels_are_passed_over_and_others_are_remembered(
-    watched: Watched, tmp_path: Path
+    watched: SentinelGroup, tmp_path: Path
 ) -> None:
     dead = [find_free_port(), find_free_port()]
     url = watched.url_of(*dead, watched.sentinels[0])
@@ -122,7 +122,7 @@ async def test_dead_sentinels_are_passed_over_and_others_are_remembered(
 
 
 async def test_primary_that_does_not_know_yet_that_it_was_replaced_gets_no_more_writes(
-    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watched: SentinelGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was cut off from Sentinels and replicas, takes every write, and nobody will ever have them."""
     monkeypatch.setattr(store_nodes, "FORGET_S", 0.05)
@@ -146,7 +146,9 @@ async def test_primary_that_does_not_know_yet_that_it_was_replaced_gets_no_more_
         await wait_until(lambda: former not in kept.values(), 15, "the former one is forgotten")
 
 
-async def test_service_that_no_sentinel_knows_is_away(watched: Watched, tmp_path: Path) -> None:
+async def test_service_that_no_sentinel_knows_is_away(
+    watched: SentinelGroup, tmp_path: Path
+) -> None:
     url = watched.url.replace("/store", "/other")
     with pytest.raises(StoreUnavailable, match="knows no 'other'"):
         await Store.open(StoreSettings(url, tmp_path))

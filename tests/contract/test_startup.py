@@ -28,7 +28,7 @@ from tests.support.engine import (
     run_server,
     start_process,
 )
-from tests.support.tcp_proxy import Cut, Through, fault_proxy
+from tests.support.tcp_proxy import Cut, PassThrough, fault_proxy
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_start_bears_that_one_connection_cannot_be_opened(
     """Of those that a start opens one after another: a machine with much to do may take too long for any."""
     opened = count(1)
 
-    class CutOne(Through):
+    class CutOne(PassThrough):
         def __init__(self) -> None:
             self.is_cut = next(opened) == number
 

@@ -19,7 +19,7 @@ from tests.conversations.caller import Conversant
 from tests.conversations.plain_agent import run_plain_agent
 from tests.conversations.sdk_agent import SdkAgents, run_sdk_agents
 from tests.conversations.tap import Log, Tap, make_card, run_tap
-from tests.interop.puppets import run_agent
+from tests.interop.scripted_clients import run_agent
 from tests.support.ports import find_free_port
 
 _FOREIGN: Final = {"javascript_talker": JAVASCRIPT, "python_0_3_talker": SDK_0_3}

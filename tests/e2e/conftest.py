@@ -6,8 +6,8 @@ from typing import Final
 import pytest
 
 from passerelle.demo.processes import GatewayProcess
+from tests.support.fork_server import ForkServer, share_fork_server
 from tests.support.loops import SHARED, Backend
-from tests.support.nursery import Nursery, share_nursery
 from tests.support.processes import AGENT, Caller, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 
@@ -15,9 +15,9 @@ UNREACHABLE: Final = "unreachable"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """The gateways of the run have their imports from one process: two seconds of CPU less for each of them."""
-    with share_nursery() as shared:
+    with share_fork_server() as shared:
         yield shared
 
 

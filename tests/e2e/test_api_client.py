@@ -30,7 +30,7 @@ ASKED = frozenset({"waiting_permission", "waiting_input"})
 
 
 @contextlib.asynccontextmanager
-async def open_house(folder: Path) -> AsyncGenerator[GatewayProcess]:
+async def open_harness(folder: Path) -> AsyncGenerator[GatewayProcess]:
     async with run_peers(("echo", "payments", "report"), folder) as peers:
         agents = {name: peer.url for name, peer in peers.items()}
         async with run_gateway(folder, agents) as gateway:
@@ -39,8 +39,8 @@ async def open_house(folder: Path) -> AsyncGenerator[GatewayProcess]:
 
 async def test_tasks_and_approvals_asynchronously(tmp_path: Path) -> None:
     async with (
-        open_house(tmp_path) as house,
-        ApiClient(house.url, token=house.token) as client,
+        open_harness(tmp_path) as harness,
+        ApiClient(harness.url, token=harness.token) as client,
     ):
         turn = await client.send("payments", "40 EUR to the baker", key="order-1")
         again = await client.send("payments", "40 EUR to the baker", key="order-1")
@@ -93,12 +93,12 @@ async def test_tasks_and_approvals_asynchronously(tmp_path: Path) -> None:
 
 
 async def test_tasks_and_approvals_synchronously(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        await asyncio.to_thread(play_synchronously, house)
+    async with open_harness(tmp_path) as harness:
+        await asyncio.to_thread(play_synchronously, harness)
 
 
-def play_synchronously(house: GatewayProcess) -> None:
-    with SyncApiClient(house.url, token=house.token) as client:
+def play_synchronously(harness: GatewayProcess) -> None:
+    with SyncApiClient(harness.url, token=harness.token) as client:
         turn = client.send("payments", "17 EUR")
         client.wait_for_task(turn.task_id, until=ASKED)
         (approval,) = client.list_approvals(risk="low").items
@@ -114,8 +114,8 @@ def play_synchronously(house: GatewayProcess) -> None:
 
 
 async def test_wrong_token_and_a_gateway_that_is_away_are_errors(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house:
-        async with ApiClient(house.url, token="psr_wrong") as client:
+    async with open_harness(tmp_path) as harness:
+        async with ApiClient(harness.url, token="psr_wrong") as client:
             with pytest.raises(ApiError) as refused:
                 await client.list_tasks()
         assert refused.value.status == 401

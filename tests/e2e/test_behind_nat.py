@@ -21,7 +21,7 @@ from tests.integration.callers.rig import describe
 from tests.integration.reverse.rig import CLIENTS, NAME, Agent, CountingExecutor
 from tests.support.client_package import write_client
 from tests.support.engine import run_server
-from tests.support.nursery import find_starter
+from tests.support.fork_server import find_starter
 from tests.support.ports import find_free_port
 from tests.support.processes import Caller, open_caller, start_together
 from tests.support.tcp_proxy import fault_proxy

@@ -74,7 +74,7 @@ async def play(gateway: GatewayProcess, words: list[str], **values: str) -> Answ
 
 
 @contextlib.asynccontextmanager
-async def open_house(folder: Path) -> AsyncGenerator[GatewayProcess]:
+async def open_harness(folder: Path) -> AsyncGenerator[GatewayProcess]:
     """The gateway of the guide, with its two agents."""
     async with run_peers(("echo", "payments"), folder) as peers:
         agents = {name: peer.url for name, peer in peers.items()}
@@ -117,7 +117,7 @@ def read_saved(cursors: Path, stream: str) -> int:
 
 @pytest.mark.anyio
 async def test_shown_requests_are_answered(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as gateway:
+    async with open_harness(tmp_path) as gateway:
         (sent,) = [await play(gateway, words) for words in read_requests(ROOT / "README.md")]
         assert sent["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
         first, listed, called, turn = [await play(gateway, words) for words in read_requests(FIRST)]
@@ -130,7 +130,7 @@ async def test_shown_requests_are_answered(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_shown_question_is_asked_and_answered(tmp_path: Path) -> None:
     ask, look, decide = read_requests(GUIDE / "answer-a-question.md")
-    async with open_house(tmp_path) as gateway:
+    async with open_harness(tmp_path) as gateway:
         turn = await play(gateway, ask)
 
         async def find_question() -> Answer | None:
@@ -149,7 +149,7 @@ async def test_shown_question_is_asked_and_answered(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_path: Path) -> None:
     turn_request = read_requests(FIRST)[-1]
-    async with open_house(tmp_path) as gateway:
+    async with open_harness(tmp_path) as gateway:
         turn = await play(gateway, turn_request)
         stream = f"session:{turn['sessionId']}"
 
@@ -180,7 +180,7 @@ async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wh
     _approve, program = read_blocks(PROJECT / "README.md", "python")
     (tmp_path / "send.py").write_text(program, encoding="utf-8")
     python = install_client(build_client(tmp_path), tmp_path / "environment")
-    async with open_house(tmp_path) as gateway:
+    async with open_harness(tmp_path) as gateway:
         channel = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
         process = await asyncio.create_subprocess_exec(
             *(python, "send.py", "echo", "hello"),
@@ -203,7 +203,7 @@ async def test_quickstart_of_the_api_client_has_a_payment_allowed_by_the_wheel_a
     (tmp_path / "approve.py").write_text(program, encoding="utf-8")
     wheel = build_client(tmp_path)
     python = install_client(wheel, tmp_path / "environment", (*LIBRARIES, *API_LIBRARIES))
-    async with open_house(tmp_path) as gateway:
+    async with open_harness(tmp_path) as gateway:
         process = await asyncio.create_subprocess_exec(
             *(python, "approve.py"),
             cwd=tmp_path,

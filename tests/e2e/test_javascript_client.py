@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.demo.network import open_network
 from passerelle.demo.processes import GatewayProcess
-from tests.support.javascript import Puppet, Stage, open_stage
+from tests.support.javascript import ClientHost, ScriptedClient, open_client_host
 from tests.support.loops import Backend
 from tests.support.processes import AGENT, Answer, Caller, open_caller, read_stored, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
@@ -25,13 +25,15 @@ class World:
     """A gateway, and the stage on which the client plays."""
 
     gateway: GatewayProcess
-    stage: Stage
+    host: ClientHost
 
-    async def open(self, puppet: Puppet, url: str | None = None, **options: object) -> None:
+    async def open(
+        self, scripted: ScriptedClient, url: str | None = None, **options: object
+    ) -> None:
         """Connects, as the owner unless a token is given."""
         address = (url or self.gateway.url).replace("http", "ws", 1) + "/v1/channel"
         known = {"device": "screen", "token": self.gateway.token, "gaps": "snapshot"}
-        await puppet.do("open", url=address, **{**known, **options})
+        await scripted.do("open", url=address, **{**known, **options})
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +45,10 @@ async def world(
     del anyio_backend
     folder = tmp_path_factory.mktemp("stage")
     async with (
-        open_stage(folder) as stage,
+        open_client_host(folder) as host,
         run_gateway(tmp_path_factory.mktemp("gateway"), {AGENT: idle_peer.url}) as gateway,
     ):
-        yield World(gateway, stage)
+        yield World(gateway, host)
 
 
 async def begin_held(caller: Caller, peer: ScriptedPeer, text: str) -> tuple[str, str]:
@@ -57,22 +59,24 @@ async def begin_held(caller: Caller, peer: ScriptedPeer, text: str) -> tuple[str
     return task["id"], (await caller.read_record(task["id"]))["sessionId"]
 
 
-async def await_event(puppet: Puppet, stream: str, kind: str) -> dict[str, Any]:
+async def await_event(scripted: ScriptedClient, stream: str, kind: str) -> dict[str, Any]:
     """The first event of a class that the application sees."""
 
     def look() -> dict[str, Any] | None:
-        return next((it for it in puppet.events(stream) if it["type"] == kind), None)
+        return next((it for it in scripted.events(stream) if it["type"] == kind), None)
 
     found = await wait_until(look, WITHIN_S, f"{kind} of {stream}")
     assert found is not None
     return found
 
 
-async def await_question(puppet: Puppet) -> dict[str, Any]:
+async def await_question(scripted: ScriptedClient) -> dict[str, Any]:
     """The one open question, once it has reached the person's inbox."""
 
     async def look() -> dict[str, Any] | None:
-        pending = cast("list[Answer]", (await puppet.do("call", method="list_actions"))["pending"])
+        pending = cast(
+            "list[Answer]", (await scripted.do("call", method="list_actions"))["pending"]
+        )
         return pending[0] if pending else None
 
     return cast("Answer", await wait_until(look, WITHIN_S, "a question in the inbox"))
@@ -89,51 +93,51 @@ async def test_screen_that_loses_its_network_and_is_closed_has_every_event_once(
         task, session = await begin_held(caller, peer, "chunks 30")
         stream = f"session:{session}"
         seen: list[dict[str, Any]] = []
-        async with world.stage.open_puppet() as puppet:
-            await world.open(puppet, network.url)
-            await puppet.do("stream", name=stream, wish={"from": "start"}, acks=True)
+        async with world.host.open_client() as scripted:
+            await world.open(scripted, network.url)
+            await scripted.do("stream", name=stream, wish={"from": "start"}, acks=True)
             for released in (5, 5, 5):
-                before = len(puppet.events(stream))
+                before = len(scripted.events(stream))
                 peer.release(released)
                 await wait_until(
-                    lambda before=before: len(puppet.events(stream)) > before,  # type: ignore[misc]
+                    lambda before=before: len(scripted.events(stream)) > before,  # type: ignore[misc]
                     WITHIN_S,
                     "more events",
                 )
                 network.pull_out()
                 network.plug_in()
             # Its answer comes behind every item that the application was given.
-            await puppet.do("close")
-            seen += puppet.events(stream)
+            await scripted.do("close")
+            seen += scripted.events(stream)
         peer.release_all()
         await caller.await_end(task)
-        async with world.stage.open_puppet() as puppet:
-            await world.open(puppet, network.url)
-            await puppet.do("stream", name=stream, wish={}, acks=True)
-            await await_event(puppet, stream, "snapshot.updated")
+        async with world.host.open_client() as scripted:
+            await world.open(scripted, network.url)
+            await scripted.do("stream", name=stream, wish={}, acks=True)
+            await await_event(scripted, stream, "snapshot.updated")
             had = {event["eventId"] for event in seen}
-            again = [event for event in puppet.events(stream) if event["eventId"] in had]
+            again = [event for event in scripted.events(stream) if event["eventId"] in had]
             # The position is kept when the application asks for the next item: one may come twice.
             assert len(again) <= 1
-            seen += [event for event in puppet.events(stream) if event["eventId"] not in had]
-            assert not [item for item in puppet.items if item["type"] == "gap"]
+            seen += [event for event in scripted.events(stream) if event["eventId"] not in had]
+            assert not [item for item in scripted.items if item["type"] == "gap"]
         assert seen == read_stored(world.gateway, session)
 
 
 async def test_calls_are_answered_and_a_repeat_has_its_effect_once(
     world: World, peer: ScriptedPeer
 ) -> None:
-    async with world.stage.open_puppet() as puppet:
-        await world.open(puppet)
+    async with world.host.open_client() as scripted:
+        await world.open(scripted)
         turn = {"agent": AGENT, "parts": [{"text": "from the screen"}]}
-        first = await puppet.do("call", method="submit_turn", data=turn, idem="once")
-        again = await puppet.do("call", method="submit_turn", data=turn, idem="once")
+        first = await scripted.do("call", method="submit_turn", data=turn, idem="once")
+        again = await scripted.do("call", method="submit_turn", data=turn, idem="once")
         assert again["taskId"] == first["taskId"]
         # A turn is stored when it is answered, and on its way to the agent from then on.
         async with open_caller(world.gateway) as caller:
             await caller.await_end(first["taskId"])
         assert peer.texts == ["from the screen"]
-        refused = await puppet.order("call", method="get_task", data={"taskId": "task_nobody"})
+        refused = await scripted.order("call", method="get_task", data={"taskId": "task_nobody"})
         assert (refused["error"], refused["code"]) == ("CallRefused", "not_found")
 
 
@@ -144,16 +148,16 @@ async def test_first_of_two_screens_wins_and_the_other_learns_who_did(
     del peer
     async with (
         open_caller(world.gateway) as caller,
-        world.stage.open_puppet() as puppet,
+        world.host.open_client() as scripted,
     ):
         task = await caller.send("ask")
         assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        await world.open(puppet, device="first")
-        shown = await await_question(puppet)
+        await world.open(scripted, device="first")
+        shown = await await_question(scripted)
         given = {"option": shown["options"][0]["optionId"], "content": {"text": "42"}}
-        won = await puppet.do("answer", action=shown, given=given)
+        won = await scripted.do("answer", action=shown, given=given)
         assert won["outcome"] == "won", won
-        lost = await puppet.do("answer", action=shown, given=given)
+        lost = await scripted.do("answer", action=shown, given=given)
         assert lost["outcome"] == "lost"
         assert lost["winner"]["decidedBy"]
 
@@ -162,24 +166,24 @@ async def test_cursor_of_another_history_is_a_gap_that_the_application_sees(
     world: World, peer: ScriptedPeer
 ) -> None:
     del peer
-    async with open_caller(world.gateway) as caller, world.stage.open_puppet() as puppet:
+    async with open_caller(world.gateway) as caller, world.host.open_client() as scripted:
         record = await caller.read_record((await caller.send("hello"))["id"])
         stream = f"session:{record['sessionId']}"
-        await world.open(puppet, gaps=None)
-        await puppet.do("stream", name=stream, wish={"from": "start"}, acks=False)
-        await await_event(puppet, stream, "task.completed")
-        await puppet.do("stream", name="session:se_nobody", wish={}, acks=False)
-        await wait_until(lambda: puppet.ended, WITHIN_S, "the foreign stream is refused")
-        assert puppet.ended == [{"ended": "session:se_nobody", "error": "StreamClosed"}]
+        await world.open(scripted, gaps=None)
+        await scripted.do("stream", name=stream, wish={"from": "start"}, acks=False)
+        await await_event(scripted, stream, "task.completed")
+        await scripted.do("stream", name="session:se_nobody", wish={}, acks=False)
+        await wait_until(lambda: scripted.ended, WITHIN_S, "the foreign stream is refused")
+        assert scripted.ended == [{"ended": "session:se_nobody", "error": "StreamClosed"}]
 
 
 async def test_wrong_token_stops_the_channel_and_is_not_tried_again(
     world: World, peer: ScriptedPeer
 ) -> None:
     del peer
-    async with world.stage.open_puppet() as puppet:
-        await world.open(puppet, token="psr_wrong")
-        await puppet.await_state("stopped")
-        assert puppet.statuses[-1]["code"] == 4500
-        refused = await puppet.order("call", method="list_actions")
+    async with world.host.open_client() as scripted:
+        await world.open(scripted, token="psr_wrong")
+        await scripted.await_state("stopped")
+        assert scripted.statuses[-1]["code"] == 4500
+        refused = await scripted.order("call", method="list_actions")
         assert refused["error"] == "ChannelStopped"

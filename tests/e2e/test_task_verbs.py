@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.demo.processes import GatewayProcess
-from tests.support.command import Done, run_command
+from tests.support.command import CommandResult, run_command
 from tests.support.processes import AGENT
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
@@ -205,7 +205,7 @@ async def test_a_thread_goes_back_to_a_turn(gateway: GatewayProcess, peer: Scrip
     assert lone.status == ExitStatus.CALLER
 
 
-def complain(done: Done) -> tuple[int, str]:
+def complain(done: CommandResult) -> tuple[int, str]:
     assert done.out == ""
     return done.status, done.err.splitlines()[0].removeprefix("passerelle: error: ")
 

@@ -23,7 +23,7 @@ from tests.fuzz import pipelines, slow_readers
 from tests.fuzz.crowds import CROWDS, GRPC, Crowd, stand
 from tests.fuzz.remains import Remains
 from tests.memory.site import MB, QUIET, Site, run_site, write_message
-from tests.support.beside import Beside
+from tests.support.background_calls import BackgroundCalls
 from tests.support.ports import find_free_port
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Outcome:
 
     opened: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
-    beside: Beside = field(default_factory=Beside)
+    beside: BackgroundCalls = field(default_factory=BackgroundCalls)
     resting: list[int] = field(default_factory=list[int])
     """Bytes that the gateway has after each round."""
 

@@ -14,7 +14,7 @@ from passerelle.gateway.auth.access import Access
 from passerelle.gateway.settings.callers import IssuerSettings
 from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.secret import Secret
-from tests.support.house import MovableClock
+from tests.support.harness import MovableClock
 from tests.support.identity import issuer, publish, rsa_key, run_provider, sign
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from passerelle.core.agent_name import ROUTER
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import JAVASCRIPT, PYTHON_0_3, require
-from tests.interop.puppets import Puppet, open_puppet, run_agent
+from tests.interop.scripted_clients import ScriptedClient, open_client, run_agent
 from tests.support.loops import SHARED, Backend
 from tests.support.processes import run_gateway
 
@@ -59,18 +59,18 @@ class World:
     gateway: GatewayProcess
     stack: AsyncExitStack
     webhook: Webhook
-    _callers: dict[tuple[str, str, str], Puppet] = field(
-        default_factory=dict["tuple[str, str, str]", Puppet]
+    _callers: dict[tuple[str, str, str], ScriptedClient] = field(
+        default_factory=dict["tuple[str, str, str]", ScriptedClient]
     )
 
-    async def call(self, side: tuple[str, str], agent: str) -> Puppet:
+    async def call(self, side: tuple[str, str], agent: str) -> ScriptedClient:
         """The caller of a side, calling an agent."""
         known = self._callers.get((*side, agent))
         if known is None:
             library, binding = side
             place = self.gateway.url + ("" if agent == ROUTER else f"/agents/{agent}")
             card = f"{place}/.well-known/agent-card.json"
-            opening = open_puppet(library, card, self.gateway.token, binding)
+            opening = open_client(library, card, self.gateway.token, binding)
             known = await self.stack.enter_async_context(opening)
             self._callers[*side, agent] = known
         return known
@@ -124,6 +124,6 @@ def agent(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def caller(world: World, side: tuple[str, str], agent: str) -> Puppet:
+async def caller(world: World, side: tuple[str, str], agent: str) -> ScriptedClient:
     """The caller, calling the agent."""
     return await asyncio.wait_for(world.call(side, agent), _WITHIN_S)

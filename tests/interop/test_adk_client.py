@@ -13,7 +13,7 @@ import pytest
 
 from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import ADK, require
-from tests.interop.puppets import run_agent
+from tests.interop.scripted_clients import run_agent
 from tests.support.loops import SHARED, Backend
 from tests.support.processes import run_gateway
 

@@ -13,7 +13,7 @@ import pytest
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import ADK, PYTHON_0_3, require
-from tests.interop.puppets import run_agent
+from tests.interop.scripted_clients import run_agent
 from tests.support.loops import SHARED, Backend
 from tests.support.processes import Answer, Caller, open_caller, run_gateway
 from tests.support.waiting import wait_until

@@ -28,7 +28,7 @@ from tests.support.engine import (
     start_process,
     started_legs,
 )
-from tests.support.house import open_house
+from tests.support.harness import open_harness
 from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
@@ -183,12 +183,12 @@ async def test_server_that_is_away_is_said_without_secrets(
 
 
 async def test_content_of_a_task_stands_in_the_bucket(engine_server: Server, bucket: str) -> None:
-    async with open_house(engine_server.url, bucket) as house:
-        accepted, _ = await house.talk("big")
-        record = await house.until(accepted, Status.COMPLETED)
+    async with open_harness(engine_server.url, bucket) as harness:
+        accepted, _ = await harness.talk("big")
+        record = await harness.until(accepted, Status.COMPLETED)
         (artifact,) = record.artifacts
         assert artifact.blob is not None
         content = await open_blobs(bucket).get(shard_of(accepted.task_id), artifact.blob)
         assert content is not None
         assert hashlib.sha256(content).hexdigest() == artifact.blob
-        assert "x" * 1000 in str(await house.read(accepted))
+        assert "x" * 1000 in str(await harness.read(accepted))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.memory.cases import CASES
 from tests.memory.site import MB, QUIET, run_site, write_message
-from tests.support.beside import Beside
+from tests.support.background_calls import BackgroundCalls
 from tests.support.ports import find_free_port
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Outcome:
 
     base: int = 0
     peaks: list[int] = field(default_factory=list[int])
-    beside: Beside = field(default_factory=Beside)
+    beside: BackgroundCalls = field(default_factory=BackgroundCalls)
     faults: list[str] = field(default_factory=list[str])
 
     def is_given_back(self) -> bool:

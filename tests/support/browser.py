@@ -17,7 +17,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from tests.support.javascript import Puppet
+from tests.support.javascript import ScriptedClient
 from tests.support.waiting import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -47,12 +47,12 @@ def find_browser() -> str:
 
 
 @dataclass(slots=True)
-class Theatre:
+class BrowserPages:
     """A server of pages, and the pages that have dialled in to it."""
 
     folder: Path
     _server: Server
-    _waiting: list[Puppet]
+    _waiting: list[ScriptedClient]
 
     @property
     def origin(self) -> str:
@@ -61,10 +61,10 @@ class Theatre:
         return f"http://127.0.0.1:{port}"
 
     @contextlib.asynccontextmanager
-    async def open_page(self, query: str) -> AsyncGenerator[Puppet]:
+    async def open_page(self, query: str) -> AsyncGenerator[ScriptedClient]:
         """A page in a browser of its own, which is killed at the end."""
-        puppet = Puppet()
-        self._waiting.append(puppet)
+        scripted = ScriptedClient()
+        self._waiting.append(scripted)
         process = await asyncio.create_subprocess_exec(
             find_browser(),
             *FLAGS,
@@ -75,35 +75,35 @@ class Theatre:
             start_new_session=True,
         )
         try:
-            await self._await_entrance(puppet)
-            yield puppet
+            await self._await_entrance(scripted)
+            yield scripted
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
-    async def reload(self, puppet: Puppet) -> Puppet:
+    async def reload(self, scripted: ScriptedClient) -> ScriptedClient:
         """Loads the page anew: nothing of it is left but what it has stored."""
-        fresh = Puppet()
+        fresh = ScriptedClient()
         self._waiting.append(fresh)
-        await puppet.do("reload")
+        await scripted.do("reload")
         await self._await_entrance(fresh)
         return fresh
 
-    async def _await_entrance(self, puppet: Puppet) -> None:
-        await wait_until(lambda: puppet not in self._waiting, _WITHIN_S, "the page dials in")
+    async def _await_entrance(self, scripted: ScriptedClient) -> None:
+        await wait_until(lambda: scripted not in self._waiting, _WITHIN_S, "the page dials in")
 
 
 @contextlib.asynccontextmanager
-async def open_theatre(folder: Path) -> AsyncGenerator[Theatre]:
+async def open_browser_pages(folder: Path) -> AsyncGenerator[BrowserPages]:
     """Pages come on one after the other."""
-    waiting: list[Puppet] = []
+    waiting: list[ScriptedClient] = []
 
     async def meet(control: ServerConnection) -> None:
         await waiting.pop().listen(control)
 
     async with serve(meet, "127.0.0.1", 0, process_request=_serve_file) as server:
-        yield Theatre(folder, server, waiting)
+        yield BrowserPages(folder, server, waiting)
 
 
 def _serve_file(_: ServerConnection, request: Request) -> Response | None:

@@ -18,7 +18,7 @@ from passerelle.gateway.settings.variables import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommandResult:
     """How a command ended."""
 
     status: int
@@ -37,13 +37,13 @@ class Done:
         return cast("dict[str, Any]", json.loads("\n".join(self.lines)))
 
 
-async def run_command(gateway: GatewayProcess, *words: str, stdin: str = "") -> Done:
+async def run_command(gateway: GatewayProcess, *words: str, stdin: str = "") -> CommandResult:
     """One call, as a user of this machine makes it; in a thread, as agents answer from this loop."""
     told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     return await asyncio.to_thread(_run, (*words, *told), stdin)
 
 
-def _run(words: tuple[str, ...], stdin: str) -> Done:
+def _run(words: tuple[str, ...], stdin: str) -> CommandResult:
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
     # Settings of whoever runs the tests are none of this user's.
@@ -60,4 +60,4 @@ def _run(words: tuple[str, ...], stdin: str) -> Done:
         except SystemExit as ended:
             status = ended.code
     assert isinstance(status, int), status
-    return Done(status, out.getvalue(), err.getvalue())
+    return CommandResult(status, out.getvalue(), err.getvalue())

@@ -91,7 +91,7 @@ class TaskCopies:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class TaskPopulation:
     """Copies of several originals in one store: copy ``number`` is one of the original that its number falls on."""
 
     store: Store

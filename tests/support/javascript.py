@@ -22,7 +22,7 @@ _WITHIN_S: Final = 20.0
 
 
 @dataclass(slots=True)
-class Puppet:
+class ScriptedClient:
     """One channel in one runtime; ``items`` are those of all its streams, as they came."""
 
     items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -89,18 +89,18 @@ class Puppet:
 
 
 @dataclass(slots=True)
-class Stage:
+class ClientHost:
     """Where puppets play: one folder for what they keep, one port."""
 
     folder: Path
     _server: Server
-    _waiting: list[Puppet]
+    _waiting: list[ScriptedClient]
 
     @contextlib.asynccontextmanager
-    async def open_puppet(self) -> AsyncGenerator[Puppet]:
+    async def open_client(self) -> AsyncGenerator[ScriptedClient]:
         """A puppet that has dialled in; its process is killed at the end."""
-        puppet = Puppet()
-        self._waiting.append(puppet)
+        scripted = ScriptedClient()
+        self._waiting.append(scripted)
         process = await asyncio.create_subprocess_exec(
             *self._compose_command(),
             stdout=asyncio.subprocess.DEVNULL,
@@ -108,8 +108,10 @@ class Stage:
             start_new_session=True,
         )
         try:
-            await wait_until(lambda: puppet not in self._waiting, _WITHIN_S, "the puppet dials in")
-            yield puppet
+            await wait_until(
+                lambda: scripted not in self._waiting, _WITHIN_S, "the puppet dials in"
+            )
+            yield scripted
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -124,12 +126,12 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(folder: Path) -> AsyncGenerator[Stage]:
+async def open_client_host(folder: Path) -> AsyncGenerator[ClientHost]:
     """A stage for puppets; they come on one after the other."""
-    waiting: list[Puppet] = []
+    waiting: list[ScriptedClient] = []
 
     async def meet(control: ServerConnection) -> None:
         await waiting.pop().listen(control)
 
     async with serve(meet, "127.0.0.1", 0) as server:
-        yield Stage(folder, server, waiting)
+        yield ClientHost(folder, server, waiting)

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.secret import Secret
 
 
-def know_keys(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:
+def make_authenticator(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:
     """Knows the owner and the keys of clients, and nobody else."""
     return KnownCallers(Callers(KeyRing((owner,), clients)))

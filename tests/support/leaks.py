@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.nursery import SHARED
+from tests.support.fork_server import SHARED
 from tests.support.waiting import block_until
 
 _SETTLE_WITHIN_S: Final = 15.0
@@ -53,8 +53,8 @@ def _children() -> Iterator[str]:
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
             yield from (f"process {pid}" for pid in task.read_text("ascii").split())
-    for nursery in SHARED:
-        yield from (f"process {pid}" for pid in nursery.list_lives())
+    for fork_server in SHARED:
+        yield from (f"process {pid}" for pid in fork_server.list_processes())
 
 
 def _threads() -> Iterator[str]:

@@ -27,13 +27,13 @@ return #KEYS
 
 
 @dataclass(slots=True)
-class Moment:
+class ShardSnapshot:
     """The keys of some shards at one moment: by shard the name, content and rest of life in ms of each."""
 
     url: str
     dumped: dict[Shard, list[tuple[bytes, bytes, int]]]
 
-    def bring_back(self) -> None:
+    def restore(self) -> None:
         """Everything that was written in these shards since is gone; all of one shard at once."""
         for shard, kept in self.dumped.items():
             names = [name for name, _, _ in kept]
@@ -42,7 +42,7 @@ class Moment:
             assert ask(self.url, "EVAL", *script) == len(names)
 
 
-def remember(url: str, *shards: Shard) -> Moment:
+def take_snapshot(url: str, *shards: Shard) -> ShardSnapshot:
     """What the keys of some shards hold now; all of one shard at once, as a replica has them."""
     dumped: dict[Shard, list[tuple[bytes, bytes, int]]] = {}
     for shard in shards:
@@ -50,7 +50,7 @@ def remember(url: str, *shards: Shard) -> Moment:
             "list[tuple[bytes, bytes, int]]", ask(url, "EVAL", _REMEMBER, 0, _pattern(shard))
         )
         dumped[shard] = [(name, content, max(ttl_ms, 0)) for name, content, ttl_ms in kept]
-    return Moment(url, dumped)
+    return ShardSnapshot(url, dumped)
 
 
 def _pattern(shard: Shard) -> str:

@@ -24,7 +24,7 @@ from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.settings.local_gateway import OWNER_FILE
 from passerelle.runtime.common.clock import SystemIds
 from tests.support.engine import ask
-from tests.support.nursery import find_starter
+from tests.support.fork_server import find_starter
 from tests.support.ports import find_free_port
 from tests.support.stored_events import find_streams, list_stored
 from tests.support.waiting import wait_until

@@ -30,7 +30,7 @@ _QUORUM = 2
 
 
 @dataclass(slots=True)
-class Watched:
+class SentinelGroup:
     """``servers`` by port, the first primary first; ``sentinels`` are their ports."""
 
     servers: dict[int, Server] = field(default_factory=dict["int", "Server"])
@@ -74,12 +74,12 @@ def ask_port(port: int, *command: str) -> object:
 
 
 @contextmanager
-def run_watched(*options: str, replicas: int = 2) -> Generator[Watched]:
+def run_sentinel_group(*options: str, replicas: int = 2) -> Generator[SentinelGroup]:
     """A primary with replicas that are level with it, and three Sentinels that know all of them."""
     binary, program = redis_on_path(), shutil.which("redis-sentinel")
     assert binary is not None, "redis-server is not on PATH"
     assert program is not None, "redis-sentinel is not on PATH"
-    watched = Watched()
+    watched = SentinelGroup()
     with ExitStack() as stack:
         ports = [find_free_port() for _ in range(replicas + 1)]
         for port in ports:

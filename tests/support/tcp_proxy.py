@@ -36,7 +36,7 @@ class Tap(Protocol):
         ...
 
 
-class Through:
+class PassThrough:
     """A tap that only looks away."""
 
     async def up(self, data: bytes) -> bytes:
@@ -61,7 +61,7 @@ class FaultProxy:
     """
 
     upstream: str
-    make_tap: Callable[[], Tap] = Through
+    make_tap: Callable[[], Tap] = PassThrough
     hear: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore
     port: int = 0
     swallow: int = 0
@@ -169,7 +169,7 @@ class FaultProxy:
 @asynccontextmanager
 async def fault_proxy(
     upstream: str,
-    make_tap: Callable[[], Tap] = Through,
+    make_tap: Callable[[], Tap] = PassThrough,
     hear: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore,
 ) -> AsyncGenerator[FaultProxy]:
     """A running proxy; ``upstream`` is ``host:port`` or the path of a unix socket.

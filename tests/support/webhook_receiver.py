@@ -18,7 +18,7 @@ WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class WebhookRequest:
     """One request, and the status that it was answered with."""
 
     path: str
@@ -46,7 +46,7 @@ class Notice:
 class WebhookReceiver(LoopbackServer):
     """A receiver for any path. Answers are given out per path: statuses in order, then 200."""
 
-    notices: list[Notice] = field(default_factory=list[Notice])
+    notices: list[WebhookRequest] = field(default_factory=list[WebhookRequest])
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """Headers of answers that are no success."""
     held: set[str] = field(default_factory=set[str])
@@ -79,15 +79,15 @@ class WebhookReceiver(LoopbackServer):
         self.held.clear()
         self._released.set()
 
-    def at(self, path: str) -> list[Notice]:
+    def at(self, path: str) -> list[WebhookRequest]:
         """What came to a path, in order."""
         return [notice for notice in self.notices if notice.path == path]
 
-    def taken(self, path: str) -> list[Notice]:
+    def taken(self, path: str) -> list[WebhookRequest]:
         """What a path has confirmed."""
         return [notice for notice in self.at(path) if notice.taken]
 
-    async def until(self, path: str, count: int, description: str = "") -> list[Notice]:
+    async def until(self, path: str, count: int, description: str = "") -> list[WebhookRequest]:
         """What a path has confirmed, once it is so much."""
         await wait_until(
             lambda: len(self.taken(path)) >= count,
@@ -104,7 +104,7 @@ class WebhookReceiver(LoopbackServer):
             self.waiting -= 1
         answers = self._answers[request.path]
         status = answers.popleft() if answers else 200
-        self.notices.append(Notice(request.path, CIMultiDict(request.headers), raw, status))
+        self.notices.append(WebhookRequest(request.path, CIMultiDict(request.headers), raw, status))
         said = self.said[request.path]
         text = said.popleft() if said else ""
         headers = self.headers if status >= 300 else {}

@@ -7,7 +7,7 @@ import pytest
 from passerelle.delegation.runs.outputs import Fetched, Fetcher, FileGone, FileUnavailable
 from passerelle.webhooks.addresses import WebhookRules
 from tests.support.file_server import File, FileServer
-from tests.support.names import Inside
+from tests.support.resolver import LoopbackResolver
 
 pytestmark = pytest.mark.anyio
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 async def test_name_that_leads_to_a_private_address_is_refused_at_the_connection() -> None:
     async with FileServer() as server:
         port = server.url.rpartition(":")[2]
-        fetcher = Fetcher(WebhookRules(("http://*:*",)), 1_024, 5.0, resolver=Inside())
+        fetcher = Fetcher(WebhookRules(("http://*:*",)), 1_024, 5.0, resolver=LoopbackResolver())
         outcome = await fetcher.fetch(f"http://files.example.com:{port}/r.pdf")
         assert outcome == FileGone("its address is not allowed")
         assert server.asked == {}

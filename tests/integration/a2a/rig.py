@@ -43,7 +43,7 @@ from passerelle.webhooks.webhooks import Webhooks
 from tests.support.clients import make_client
 from tests.support.engine import Server as Engine
 from tests.support.engine import ask
-from tests.support.known_keys import know_keys
+from tests.support.known_keys import make_authenticator
 from tests.support.scripted_peer import ScriptedPeer
 
 # A whole answer, as a test reads it: a key that is missing fails the test by itself.
@@ -243,7 +243,7 @@ async def run_rig(
             ),
             Webhooks(sealer),
         )
-        authenticator = know_keys(Secret(OWNER), CLIENTS.values())
+        authenticator = make_authenticator(Secret(OWNER), CLIENTS.values())
         metrics = Metrics()
         extended = _make_extended_cards(peers, settings or FaceSettings())
         face_parts = FaceParts(

@@ -16,7 +16,7 @@ from passerelle.core.wire.json import JsonObject
 from tests.integration.archive.test_archived_reads import open_store
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.integration.devices.asking import ADA, bearer
-from tests.support.copies import Crowd, TaskCopies, record_task
+from tests.support.copies import TaskCopies, TaskPopulation, record_task
 from tests.support.engine import Server, engine_server, started_legs
 from tests.support.store_trips import Trips, watch
 
@@ -90,12 +90,14 @@ class Reader:
         return result
 
 
-async def read_all(at: Instance, trips: Trips, crowd: Crowd, archived: int) -> dict[str, Asked]:
+async def read_all(
+    at: Instance, trips: Trips, population: TaskPopulation, archived: int
+) -> dict[str, Asked]:
     """Makes each request once and returns its store calls; ``archived`` is the last archived task."""
     reader = Reader(at, trips)
-    await reader.call("a task", "GetTask", {"id": crowd.name_task(archived + TRIES)})
-    await reader.call("an archived task", "GetTask", {"id": crowd.name_task(archived)})
-    await reader.get("a task over /v1", f"/v1/tasks/{crowd.name_task(archived + 2 * TRIES)}")
+    await reader.call("a task", "GetTask", {"id": population.name_task(archived + TRIES)})
+    await reader.call("an archived task", "GetTask", {"id": population.name_task(archived)})
+    await reader.get("a task over /v1", f"/v1/tasks/{population.name_task(archived + 2 * TRIES)}")
     size: JsonObject = {"pageSize": PAGE}
     page = await reader.call("a page", "ListTasks", size)
     page = await reader.call(
@@ -109,12 +111,14 @@ async def read_all(at: Instance, trips: Trips, crowd: Crowd, archived: int) -> d
     return reader.asked
 
 
-async def read_at_rest(at: Instance, trips: Trips, crowd: Crowd, left: int) -> dict[str, Asked]:
+async def read_at_rest(
+    at: Instance, trips: Trips, population: TaskPopulation, left: int
+) -> dict[str, Asked]:
     """Returns the first store calls that repeat: at first, earlier messages may still be relayed to lists."""
     before = dict[str, Asked]()
     for archived in range(left - 1, left - TRIES, -1):
         del trips.all[:]
-        calls = await read_all(at, trips, crowd, archived)
+        calls = await read_all(at, trips, population, archived)
         if calls == before:
             return calls
         before = calls
@@ -131,13 +135,13 @@ async def test_store_calls_per_request_do_not_grow_with_the_number_of_tasks(
         one = await record_task(at, "ada", "hello")
         originals.setdefault(one.shard, one)
     async with await open_store(rig) as store:
-        crowd = Crowd(store, [*originals.values()])
+        population = TaskPopulation(store, [*originals.values()])
         asked, last = list[dict[str, Asked]](), 0
         for count in (FEW, MANY):
-            await crowd.write_all(range(last, count))
-            await crowd.archive(range(max(0, last - LIVE), count - LIVE))
+            await population.write_all(range(last, count))
+            await population.archive(range(max(0, last - LIVE), count - LIVE))
             last = count
-            calls = await read_at_rest(at, trips, crowd, count - LIVE)
+            calls = await read_at_rest(at, trips, population, count - LIVE)
             writer = Reader(at, trips)
             await writer.send("a message", f"key-{count}")
             asked.append({**calls, **writer.asked})

@@ -27,7 +27,7 @@ from tests.integration.devices.asking import (
     say,
 )
 from tests.support.asking import read_answer
-from tests.support.lost_tail import remember
+from tests.support.lost_tail import take_snapshot
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -165,10 +165,10 @@ async def answer(asked: Asked, question: JsonObject, option: str = "yes") -> Non
 async def test_question_that_opened_in_the_tail_is_asked_again(rig: Rig, count: int) -> None:
     agent = Agent()
     asked = await begin(rig, count, agent)
-    before = remember(rig.url, asked.task.shard)
+    before = take_snapshot(rig.url, asked.task.shard)
     agent.asks.set()
     lost = await asked.await_question()
-    before.bring_back()
+    before.restore()
     asked.lose()
     again = await asked.await_question(but=str(lost["actionId"]))
     late = await say(asked.one, bearer("ada"), make_answer(lost))
@@ -187,13 +187,13 @@ async def test_answer_that_the_agent_has_is_not_sent_again(
     asked = await begin(rig, count, agent)
     agent.asks.set()
     question = await asked.await_question()
-    before = remember(rig.url, asked.task.shard)
+    before = take_snapshot(rig.url, asked.task.shard)
     await answer(asked, question)
     await asked.await_messages(2)
     if ended:
         agent.ends.set()
         await asked.await_status(Status.COMPLETED)
-    before.bring_back()
+    before.restore()
     asked.lose()
     await asked.await_closed(question)
     agent.ends.set()
@@ -206,13 +206,13 @@ async def test_decision_that_the_agent_has_not_is_asked_for_again(rig: Rig, coun
     asked = await begin(rig, count, agent)
     agent.asks.set()
     question = await asked.await_question()
-    before = remember(rig.url, asked.task.shard)
+    before = take_snapshot(rig.url, asked.task.shard)
     refused = asyncio.Event()
     rig.peer.answer_sends(HttpAnswer(503, after=refused))
     await answer(asked, question)
     await asked.await_messages(2)
     await asked.await_gone()
-    before.bring_back()
+    before.restore()
     asked.lose()
     again = await asked.await_question()
     assert again["actionId"] == question["actionId"]
@@ -230,7 +230,7 @@ async def test_answer_of_the_caller_in_the_tail_is_not_sent_again(rig: Rig, coun
     asked = await begin(rig, count, agent)
     agent.asks.set()
     question = await asked.await_question()
-    before = remember(rig.url, asked.task.shard)
+    before = take_snapshot(rig.url, asked.task.shard)
     form: JsonObject = {
         "action_id": question["actionId"],
         "rev": question["rev"],
@@ -248,7 +248,7 @@ async def test_answer_of_the_caller_in_the_tail_is_not_sent_again(rig: Rig, coun
     said = await asked.one.call(KEY, "SendMessage", params)
     assert "result" in said.json(), said.text
     await asked.await_messages(2)
-    before.bring_back()
+    before.restore()
     asked.lose()
     agent.ends.set()
     await asked.check(Status.COMPLETED, 1)

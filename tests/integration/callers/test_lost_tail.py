@@ -22,7 +22,7 @@ from passerelle.delegation.verification.walk import verify_store
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
 from tests.support.engine import ask
-from tests.support.lost_tail import Moment, remember
+from tests.support.lost_tail import ShardSnapshot, take_snapshot
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -132,11 +132,11 @@ def expect_text() -> str:
     return "".join(f"chunk-{number} " for number in range(1, CHUNKS + 1))
 
 
-async def lose_middle(rig: Rig, one: Instance, task: EntityRef) -> Moment:
+async def lose_middle(rig: Rig, one: Instance, task: EntityRef) -> ShardSnapshot:
     """Four further chunks of a task are stored, and then as many that will be gone."""
     rig.peer.release(4)
     await await_chunk(one, task, 5)
-    before = remember(rig.url, task.shard)
+    before = take_snapshot(rig.url, task.shard)
     rig.peer.release(4)
     await await_chunk(one, task, 9)
     return before
@@ -158,7 +158,7 @@ async def test_streamed_task_ends_equal_to_its_agents_after_its_tail_is_gone(
         if not is_read:
             await reading.aclose()
         before = await lose_middle(rig, one, task)
-        before.bring_back()
+        before.restore()
         rig.peer.release_all()
         record = await await_end(one, task)
     assert record.status is Status.COMPLETED
@@ -180,12 +180,12 @@ async def test_task_that_had_ended_in_the_tail_ends_again(
         task = await find_task(one)
         rig.peer.release(7)
         await await_chunk(one, task, 5)
-        before = remember(rig.url, task.shard)
+        before = take_snapshot(rig.url, task.shard)
         rig.peer.release_all()
         assert (await await_end(one, task)).status is Status.COMPLETED
     if has_extension:
         await await_extension(rig, one, task)
-    before.bring_back()
+    before.restore()
     if not has_extension:
         ask(rig.url, "CLIENT", "KILL", "TYPE", "normal")
     assert (await read_record(one, task)).status is Status.RUNNING
@@ -211,7 +211,7 @@ async def test_task_whose_agent_cannot_tell_ends_as_lost_and_not_with_a_hole(
             rig.peer.release_all()
             assert (await await_end(one, task)).status is Status.COMPLETED
             await await_extension(rig, one, task)
-        before.bring_back()
+        before.restore()
         rig.peer.release_all()
         record = await await_end(one, task)
     assert record.status is Status.FAILED
@@ -227,7 +227,7 @@ async def test_only_the_shard_that_has_lost_something_gets_a_new_epoch(rig: Rig)
         task = await find_task(one)
         rig.peer.release(3)
         before = await lose_middle(rig, one, task)
-        before.bring_back()
+        before.restore()
         rig.peer.release_all()
         await await_end(one, task)
     await check_repaired(rig, one)
@@ -258,7 +258,7 @@ async def test_verify_names_each_damaged_task_where_nothing_is_repaired(
         await await_extension(rig, one, task)
     with monkeypatch.context() as patch:
         patch.setattr(Dispatch, "reattach", repair_nothing)
-        before.bring_back()
+        before.restore()
 
         async def is_named() -> list[str]:
             found = (await verify_store(one.gateway.store)).problems

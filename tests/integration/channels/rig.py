@@ -60,7 +60,7 @@ from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
-from tests.support.house import OVERSIGHT
+from tests.support.harness import OVERSIGHT
 from tests.support.spelt_ids import compose_id
 from tests.support.waiting import wait_until
 

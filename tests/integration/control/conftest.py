@@ -7,22 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.engine import Server, engine_server, started_legs
-from tests.support.house import House, open_house
+from tests.support.harness import Harness, open_harness
 
-__all__ = ["desk", "engine_server", "house", "started_legs"]
+__all__ = ["control", "engine_server", "harness", "started_legs"]
 
 
 @pytest.fixture
-async def desk(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Desk]:
+async def control(
+    engine_server: Server, tmp_path: Path, anyio_backend: str
+) -> AsyncGenerator[ControlClient]:
     """A desk over a house with the peers ``echo`` and ``other``; what it stored is proved after the test."""
-    async with open_house(engine_server.url, tmp_path / "blobs", "echo", "other") as opened:
-        yield Desk(opened)
+    async with open_harness(engine_server.url, tmp_path / "blobs", "echo", "other") as opened:
+        yield ControlClient(opened)
 
 
 @pytest.fixture
-async def house(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[House]:
+async def harness(
+    engine_server: Server, tmp_path: Path, anyio_backend: str
+) -> AsyncGenerator[Harness]:
     """A house with the peer ``echo``."""
-    async with open_house(engine_server.url, tmp_path / "blobs") as opened:
+    async with open_harness(engine_server.url, tmp_path / "blobs") as opened:
         yield opened

@@ -13,12 +13,12 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.core.read_models.task import QUIET_MS
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
-Run = Callable[[Desk], Awaitable[str]]
+Run = Callable[[ControlClient], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,59 +33,59 @@ def tells(*types: EventType) -> frozenset[EventType]:
     return frozenset({EventType.TASK_CREATED, *types})
 
 
-async def is_known(desk: Desk, task_id: str) -> None:
+async def is_known(control: ControlClient, task_id: str) -> None:
     """Until the agent's task is bound to the run."""
 
     async def look() -> bool:
-        run = (await desk.record(task_id)).run
+        run = (await control.record(task_id)).run
         return run is not None and run.remote_task_id is not None
 
     await wait_until(look, 15, "the agent's task is known")
 
 
-async def draft(desk: Desk) -> str:
-    return await desk.create(draft=True)
+async def draft(control: ControlClient) -> str:
+    return await control.create(draft=True)
 
 
-async def accepted(desk: Desk) -> str:
-    task_id = await desk.create()
-    await desk.do("update_task", taskId=task_id, title="another")
+async def accepted(control: ControlClient) -> str:
+    task_id = await control.create()
+    await control.do("update_task", taskId=task_id, title="another")
     return task_id
 
 
-async def parent(desk: Desk) -> str:
+async def parent(control: ControlClient) -> str:
     """Accepted too, and somebody who has given a part of the work away."""
-    task_id = await desk.create()
-    session_id = (await desk.record(task_id)).session_id
-    await desk.create("a part of it", parentTaskId=task_id, sessionId=session_id)
+    task_id = await control.create()
+    session_id = (await control.record(task_id)).session_id
+    await control.create("a part of it", parentTaskId=task_id, sessionId=session_id)
     return task_id
 
 
-async def queued(desk: Desk) -> str:
+async def queued(control: ControlClient) -> str:
     """The agent has the task, and has not begun."""
-    return await desk.start("silent")
+    return await control.start("silent")
 
 
-async def preparing(desk: Desk) -> str:
+async def preparing(control: ControlClient) -> str:
     """The card of the agent is being read, and takes its time."""
-    task_id = await desk.create()
-    desk.hold_card()
-    begun = asyncio.create_task(desk.do("start_task", taskId=task_id))
-    await desk.until(task_id, Status.PREPARING)
+    task_id = await control.create()
+    control.hold_card()
+    begun = asyncio.create_task(control.do("start_task", taskId=task_id))
+    await control.until(task_id, Status.PREPARING)
     begun.cancel()  # Whoever asked goes; the command is seen through.
     return task_id
 
 
-async def running(desk: Desk) -> str:
+async def running(control: ControlClient) -> str:
     async def work(turn: Turn) -> None:
         await turn.status("WORKING", "I am at it")
 
-    desk.house.peer.next(work)
-    return await desk.start()
+    control.harness.peer.next(work)
+    return await control.start()
 
 
-async def waiting_input(desk: Desk) -> str:
-    return await desk.start("ask which one")
+async def waiting_input(control: ControlClient) -> str:
+    return await control.start("ask which one")
 
 
 async def ask_leave(turn: Turn) -> None:
@@ -107,101 +107,101 @@ async def ask_leave(turn: Turn) -> None:
     await turn.status("AUTH_REQUIRED", "May I pay?", [{"data": {PERMISSION: form}}])
 
 
-async def waiting_permission(desk: Desk) -> str:
-    desk.house.peer.next(ask_leave)
-    return await desk.start()
+async def waiting_permission(control: ControlClient) -> str:
+    control.harness.peer.next(ask_leave)
+    return await control.start()
 
 
-async def waiting_credential(desk: Desk) -> str:
-    return await desk.start("auth the account")
+async def waiting_credential(control: ControlClient) -> str:
+    return await control.start("auth the account")
 
 
-async def waiting_resource(desk: Desk) -> str:
+async def waiting_resource(control: ControlClient) -> str:
     """The agent is busy."""
-    desk.house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
-    return await desk.start()
+    control.harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    return await control.start()
 
 
-async def blocked(desk: Desk) -> str:
-    first, second = await desk.create("first"), await desk.create("second")
-    await desk.do("link_tasks", taskId=second, kind="blocked_by", target=first)
+async def blocked(control: ControlClient) -> str:
+    first, second = await control.create("first"), await control.create("second")
+    await control.do("link_tasks", taskId=second, kind="blocked_by", target=first)
     return second
 
 
-async def paused(desk: Desk) -> str:
-    task_id = await desk.start("silent")
-    await is_known(desk, task_id)
-    await desk.do("pause_task", taskId=task_id)
+async def paused(control: ControlClient) -> str:
+    task_id = await control.start("silent")
+    await is_known(control, task_id)
+    await control.do("pause_task", taskId=task_id)
     return task_id
 
 
-async def retrying(desk: Desk) -> str:
+async def retrying(control: ControlClient) -> str:
     """The agent has failed once, and is tried again later."""
-    desk.house.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
-    return await desk.start("fail at it")
+    control.harness.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
+    return await control.start("fail at it")
 
 
-async def cancelling(desk: Desk) -> str:
+async def cancelling(control: ControlClient) -> str:
     """The agent hears the wish, and goes on."""
-    desk.house.peer.on_cancel = "ignored"
-    task_id = await desk.start("silent")
-    await is_known(desk, task_id)
-    await desk.do("cancel_task", taskId=task_id)
+    control.harness.peer.on_cancel = "ignored"
+    task_id = await control.start("silent")
+    await is_known(control, task_id)
+    await control.do("cancel_task", taskId=task_id)
     return task_id
 
 
-async def cancelled(desk: Desk) -> str:
-    task_id = await desk.start("silent")
-    await is_known(desk, task_id)
-    await desk.do("cancel_task", taskId=task_id)
+async def cancelled(control: ControlClient) -> str:
+    task_id = await control.start("silent")
+    await is_known(control, task_id)
+    await control.do("cancel_task", taskId=task_id)
     return task_id
 
 
-async def timed_out(desk: Desk) -> str:
-    desk.house.policy = RetryPolicy(total_timeout_ms=60_000)
-    task_id = await desk.start("silent")
-    await is_known(desk, task_id)
-    await desk.house.come_due("timeout", task_id, after_ms=60_000)
+async def timed_out(control: ControlClient) -> str:
+    control.harness.policy = RetryPolicy(total_timeout_ms=60_000)
+    task_id = await control.start("silent")
+    await is_known(control, task_id)
+    await control.harness.run_due("timeout", task_id, after_ms=60_000)
     return task_id
 
 
-async def failed(desk: Desk) -> str:
-    return await desk.start("fail at it")
+async def failed(control: ControlClient) -> str:
+    return await control.start("fail at it")
 
 
-async def lost(desk: Desk) -> str:
-    task_id = await desk.start("silent")
-    await is_known(desk, task_id)
-    await desk.house.peer.stop()
-    desk.house.clock.ahead_ms += 1_000
+async def lost(control: ControlClient) -> str:
+    task_id = await control.start("silent")
+    await is_known(control, task_id)
+    await control.harness.peer.stop()
+    control.harness.clock.ahead_ms += 1_000
     return task_id
 
 
-async def completed(desk: Desk) -> str:
+async def completed(control: ControlClient) -> str:
     """After a pause."""
-    task_id = await desk.create()
-    await desk.do("pause_task", taskId=task_id)
-    await desk.do("resume_task", taskId=task_id)
-    await desk.do("start_task", "s", taskId=task_id)
+    task_id = await control.create()
+    await control.do("pause_task", taskId=task_id)
+    await control.do("resume_task", taskId=task_id)
+    await control.do("start_task", "s", taskId=task_id)
     return task_id
 
 
-async def stale(desk: Desk) -> str:
+async def stale(control: ControlClient) -> str:
     """The agent says nothing for longer than a reader should believe what stands there."""
-    task_id = await queued(desk)
-    await is_known(desk, task_id)
-    desk.house.clock.ahead_ms += QUIET_MS + 1_000
+    task_id = await queued(control)
+    await is_known(control, task_id)
+    control.harness.clock.ahead_ms += QUIET_MS + 1_000
     return task_id
 
 
-async def unknown(desk: Desk) -> str:
+async def unknown(control: ControlClient) -> str:
     """The agent says a word that nobody here knows."""
 
     async def dream(turn: Turn) -> None:
         await turn.status("TASK_STATE_DREAMING")
 
-    desk.house.peer.next(dream)
-    return await desk.start()
+    control.harness.peer.next(dream)
+    return await control.start()
 
 
 _E = EventType

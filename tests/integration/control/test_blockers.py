@@ -18,30 +18,30 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LinkTask
 from passerelle.core.task.status import Status
 from passerelle.runtime.records.writes import AppendOptions
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def make_blocked(desk: Desk, task_id: str) -> str:
-    blocker = await desk.create("first")
-    await desk.do("link_tasks", taskId=task_id, kind="blocked_by", target=blocker)
+async def make_blocked(control: ControlClient, task_id: str) -> str:
+    blocker = await control.create("first")
+    await control.do("link_tasks", taskId=task_id, kind="blocked_by", target=blocker)
     return blocker
 
 
-async def refuse(desk: Desk, method: str, task_id: str, blocker: str) -> None:
+async def refuse(control: ControlClient, method: str, task_id: str, blocker: str) -> None:
     """The command is refused, and the blocker named."""
     words = {"reason": "now"} if method == "retry_task" else {}
     with pytest.raises(UnsupportedOperation) as refused:
-        await desk.do(method, taskId=task_id, **words)
+        await control.do(method, taskId=task_id, **words)
     assert refused.value.details["blocker"] == blocker
 
 
-async def owe_attempt(desk: Desk, text: str) -> str:
+async def owe_attempt(control: ControlClient, text: str) -> str:
     """A task whose first attempt has failed and whose second one is owed in a minute."""
-    desk.house.policy = RetryPolicy(attempts=3, backoff_ms=60_000, backoff_max_ms=60_000)
+    control.harness.policy = RetryPolicy(attempts=3, backoff_ms=60_000, backoff_max_ms=60_000)
     failed: list[str] = []
 
     async def shake(turn: Turn) -> None:
@@ -49,95 +49,101 @@ async def owe_attempt(desk: Desk, text: str) -> str:
         failed.append(turn.text)
         await turn.status("FAILED" if len(failed) == 1 else "COMPLETED", "so it is")
 
-    desk.house.peer.on("shaky", shake)
-    task_id = await desk.start(f"shaky {text}")
-    await desk.until(task_id, Status.RETRYING)
+    control.harness.peer.on("shaky", shake)
+    task_id = await control.start(f"shaky {text}")
+    await control.until(task_id, Status.RETRYING)
     return task_id
 
 
 @pytest.mark.requirement("GR-2", "ST-9", "CMD-8")
 async def test_task_that_was_paused_when_it_was_linked_is_blocked_once_it_is_resumed(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    task_id = await desk.create("second")
-    await desk.do("pause_task", taskId=task_id)
-    blocker = await make_blocked(desk, task_id)
-    assert (await desk.record(task_id)).status is Status.PAUSED
-    await desk.do("resume_task", taskId=task_id)
-    record = await desk.record(task_id)
+    task_id = await control.create("second")
+    await control.do("pause_task", taskId=task_id)
+    blocker = await make_blocked(control, task_id)
+    assert (await control.record(task_id)).status is Status.PAUSED
+    await control.do("resume_task", taskId=task_id)
+    record = await control.record(task_id)
     assert record.status is Status.BLOCKED
     assert blocker in str(record.status_reason)
-    await refuse(desk, "resume_task", task_id, blocker)
+    await refuse(control, "resume_task", task_id, blocker)
     with pytest.raises(UnsupportedOperation):
-        await desk.do("start_task", taskId=task_id)
-    await desk.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
-    assert (await desk.record(task_id)).status is Status.ACCEPTED
+        await control.do("start_task", taskId=task_id)
+    await control.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
+    assert (await control.record(task_id)).status is Status.ACCEPTED
 
 
 @pytest.mark.requirement("GR-2", "ST-9", "CMD-8")
-async def test_blocked_task_that_is_paused_goes_back_to_wait_or_on(desk: Desk) -> None:
+async def test_blocked_task_that_is_paused_goes_back_to_wait_or_on(control: ControlClient) -> None:
     for unlinks_first in (False, True):
-        task_id = await desk.create("second")
-        blocker = await make_blocked(desk, task_id)
-        await desk.do("pause_task", taskId=task_id)
+        task_id = await control.create("second")
+        blocker = await make_blocked(control, task_id)
+        await control.do("pause_task", taskId=task_id)
         if unlinks_first:
-            await desk.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
-            assert (await desk.record(task_id)).status is Status.PAUSED
-        await desk.do("resume_task", taskId=task_id)
+            await control.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
+            assert (await control.record(task_id)).status is Status.PAUSED
+        await control.do("resume_task", taskId=task_id)
         expected = Status.ACCEPTED if unlinks_first else Status.BLOCKED
-        assert (await desk.record(task_id)).status is expected
+        assert (await control.record(task_id)).status is expected
 
 
 @pytest.mark.requirement("GR-2")
-async def test_draft_that_waits_for_a_task_is_not_started(desk: Desk) -> None:
-    task_id = await desk.create("second", draft=True)
-    blocker = await make_blocked(desk, task_id)
-    await refuse(desk, "start_task", task_id, blocker)
-    assert desk.house.peer.messages == []
+async def test_draft_that_waits_for_a_task_is_not_started(control: ControlClient) -> None:
+    task_id = await control.create("second", draft=True)
+    blocker = await make_blocked(control, task_id)
+    await refuse(control, "start_task", task_id, blocker)
+    assert control.harness.peer.messages == []
 
 
 @pytest.mark.requirement("GR-2", "ST-9")
-async def test_attempt_that_is_owed_waits_for_a_blocker_and_begins_without_it(desk: Desk) -> None:
-    task_id = await owe_attempt(desk, "work")
-    blocker = await make_blocked(desk, task_id)
-    assert (await desk.record(task_id)).status is Status.BLOCKED
-    await desk.house.come_due("retry", task_id, after_ms=61_000)
-    assert len((await desk.record(task_id)).attempts) == 1
-    await desk.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
-    assert (await desk.record(task_id)).status is Status.RETRYING
-    await desk.house.come_due("retry", task_id, after_ms=1_000)
-    record = await desk.until(task_id, Status.COMPLETED)
+async def test_attempt_that_is_owed_waits_for_a_blocker_and_begins_without_it(
+    control: ControlClient,
+) -> None:
+    task_id = await owe_attempt(control, "work")
+    blocker = await make_blocked(control, task_id)
+    assert (await control.record(task_id)).status is Status.BLOCKED
+    await control.harness.run_due("retry", task_id, after_ms=61_000)
+    assert len((await control.record(task_id)).attempts) == 1
+    await control.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
+    assert (await control.record(task_id)).status is Status.RETRYING
+    await control.harness.run_due("retry", task_id, after_ms=1_000)
+    record = await control.until(task_id, Status.COMPLETED)
     assert len(record.attempts) == 2
 
 
 @pytest.mark.requirement("CMD-8", "ST-10")
-async def test_attempt_that_is_owed_does_not_begin_while_its_task_is_paused(desk: Desk) -> None:
-    task_id = await owe_attempt(desk, "pause")
-    await desk.do("pause_task", taskId=task_id)
-    await desk.house.come_due("retry", task_id, after_ms=61_000)
-    record = await desk.record(task_id)
+async def test_attempt_that_is_owed_does_not_begin_while_its_task_is_paused(
+    control: ControlClient,
+) -> None:
+    task_id = await owe_attempt(control, "pause")
+    await control.do("pause_task", taskId=task_id)
+    await control.harness.run_due("retry", task_id, after_ms=61_000)
+    record = await control.record(task_id)
     assert (record.status, len(record.attempts)) == (Status.PAUSED, 1)
-    await desk.do("resume_task", taskId=task_id)
-    await desk.house.come_due("retry", task_id, after_ms=1_000)
-    await desk.until(task_id, Status.COMPLETED)
+    await control.do("resume_task", taskId=task_id)
+    await control.harness.run_due("retry", task_id, after_ms=1_000)
+    await control.until(task_id, Status.COMPLETED)
 
 
 @pytest.mark.requirement("GR-2", "CMD-10")
-async def test_task_that_failed_is_not_tried_again_before_its_blocker_completes(desk: Desk) -> None:
-    task_id = await desk.start("fail at it")
-    await desk.until(task_id, Status.FAILED)
-    blocker = await make_blocked(desk, task_id)
-    await refuse(desk, "retry_task", task_id, blocker)
-    await desk.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
-    await desk.do("retry_task", taskId=task_id, reason="now")
+async def test_task_that_failed_is_not_tried_again_before_its_blocker_completes(
+    control: ControlClient,
+) -> None:
+    task_id = await control.start("fail at it")
+    await control.until(task_id, Status.FAILED)
+    blocker = await make_blocked(control, task_id)
+    await refuse(control, "retry_task", task_id, blocker)
+    await control.do("unlink_tasks", taskId=task_id, kind="blocked_by", target=blocker)
+    await control.do("retry_task", taskId=task_id, reason="now")
 
 
 @pytest.mark.requirement("GR-2", "ST-9")
 async def test_attempt_owed_beside_a_blocker_that_an_older_version_stored_is_held_when_it_is_due(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    task_id = await owe_attempt(desk, "old")
-    blocker = await desk.create("first")
+    task_id = await owe_attempt(control, "old")
+    blocker = await control.create("first")
     ref = EntityRef(EntityKind.TASK, task_id)
     edge = TaskDependencyUpdated(f"blocked_by:{blocker}", "blocked_by", blocker, "open")
 
@@ -145,56 +151,56 @@ async def test_attempt_owed_beside_a_blocker_that_an_older_version_stored_is_hel
         decision.add(tasks.decide(read_task(decision, ref, None), LinkTask(edge)))
         return AppendOptions()
 
-    session_id = (await desk.record(task_id)).session_id
-    await desk.house.parts.writes.decide(session_id, [ref], link)
-    assert (await desk.record(task_id)).status is Status.RETRYING
-    await desk.house.come_due("retry", task_id, after_ms=61_000)
-    record = await desk.record(task_id)
+    session_id = (await control.record(task_id)).session_id
+    await control.harness.parts.writes.decide(session_id, [ref], link)
+    assert (await control.record(task_id)).status is Status.RETRYING
+    await control.harness.run_due("retry", task_id, after_ms=61_000)
+    record = await control.record(task_id)
     assert (record.status, len(record.attempts)) == (Status.BLOCKED, 1)
     assert blocker in str(record.status_reason)
-    assert f"retry:{task_id}" not in await desk.house.due(task_id)
+    assert f"retry:{task_id}" not in await control.harness.due(task_id)
 
 
 @pytest.mark.requirement("GR-2", "ST-9")
 @pytest.mark.parametrize("way", ["completed", "unlinked"])
 async def test_task_that_waited_in_line_when_it_was_blocked_begins_once_it_is_free(
-    desk: Desk, way: str
+    control: ControlClient, way: str
 ) -> None:
     """Its turn came and went while it was blocked; nobody else asks for the agent, whose queue is empty by then."""
-    house = desk.house
-    await house.service.execute(OWNER, PauseAgent("echo"), None)
-    task_id = await desk.start("second")
-    await desk.until(task_id, Status.QUEUED)
-    blocker = await make_blocked(desk, task_id)
-    assert (await desk.record(task_id)).status is Status.BLOCKED
-    await house.service.execute(OWNER, ResumeAgent("echo"), None)
+    harness = control.harness
+    await harness.service.execute(OWNER, PauseAgent("echo"), None)
+    task_id = await control.start("second")
+    await control.until(task_id, Status.QUEUED)
+    blocker = await make_blocked(control, task_id)
+    assert (await control.record(task_id)).status is Status.BLOCKED
+    await harness.service.execute(OWNER, ResumeAgent("echo"), None)
 
     async def is_nobody_in_line() -> bool:
-        return await house.store.queues.count(["echo"]) == [0]
+        return await harness.store.queues.count(["echo"]) == [0]
 
     await wait_until(is_nobody_in_line, 10, "its turn has come")
-    await house.come_due("queued", task_id, after_ms=0)
-    later_ms = await read_owed(desk, task_id)
-    assert later_ms > house.clock.now_ms(), "while it is blocked it is looked at now and then"
+    await harness.run_due("queued", task_id, after_ms=0)
+    later_ms = await read_owed(control, task_id)
+    assert later_ms > harness.clock.now_ms(), "while it is blocked it is looked at now and then"
     if way == "completed":
-        await desk.do("start_task", taskId=blocker)
-        await desk.until(blocker, Status.COMPLETED)
+        await control.do("start_task", taskId=blocker)
+        await control.until(blocker, Status.COMPLETED)
         member = f"unblock:{blocker}"
-        row = DueRow(member, (await house.due(blocker))[member])
-        await house.parts.tasks.linking.unblock(row, _keep)
+        row = DueRow(member, (await harness.due(blocker))[member])
+        await harness.parts.tasks.linking.unblock(row, _keep)
     else:
-        await desk.do("unlink_tasks", taskId=blocker, kind="blocks", target=task_id)
-    assert (await desk.record(task_id)).status is Status.QUEUED
-    owed_ms = await read_owed(desk, task_id)
-    assert owed_ms <= house.clock.now_ms()
+        await control.do("unlink_tasks", taskId=blocker, kind="blocks", target=task_id)
+    assert (await control.record(task_id)).status is Status.QUEUED
+    owed_ms = await read_owed(control, task_id)
+    assert owed_ms <= harness.clock.now_ms()
     assert owed_ms < later_ms, "it is looked at now"
-    await house.come_due("queued", task_id, after_ms=0)
-    await desk.until(task_id, Status.COMPLETED)
+    await harness.run_due("queued", task_id, after_ms=0)
+    await control.until(task_id, Status.COMPLETED)
 
 
-async def read_owed(desk: Desk, task_id: str) -> float:
+async def read_owed(control: ControlClient, task_id: str) -> float:
     """When a task in line is looked at, in milliseconds."""
-    return float((await desk.house.due(task_id))[f"queued:{task_id}"])
+    return float((await control.harness.due(task_id))[f"queued:{task_id}"])
 
 
 async def _keep(_shard: Shard, _row: DueRow) -> bool:

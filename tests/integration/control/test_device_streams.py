@@ -22,13 +22,13 @@ from passerelle.core.session.device_requests import (
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.cursor import parse_cursor
 from passerelle.runtime.records.recoveries import Recoveries
-from tests.support.house import ADA, BOB, House
+from tests.support.harness import ADA, BOB, Harness
 
 pytestmark = pytest.mark.anyio
 
 
 async def ack(
-    house: House,
+    harness: Harness,
     stream: str,
     cursor: str,
     who: Principal = ADA,
@@ -36,22 +36,22 @@ async def ack(
     tab: str | None = None,
 ) -> EventsAcked:
     command = AckEvents(stream=stream, device=device, cursor=cursor, tab=tab)
-    return cast("EventsAcked", await house.service.execute(who, command, None))
+    return cast("EventsAcked", await harness.service.execute(who, command, None))
 
 
 async def reconnect(
-    house: House, stream: str, cursor: str | None = None, who: Principal = ADA, limit: int = 100
+    harness: Harness, stream: str, cursor: str | None = None, who: Principal = ADA, limit: int = 100
 ) -> ChannelReconnected:
     command = ReconnectChannel(stream=stream, device="phone", cursor=cursor, limit=limit)
-    return cast("ChannelReconnected", await house.service.execute(who, command, None))
+    return cast("ChannelReconnected", await harness.service.execute(who, command, None))
 
 
-async def cursors(house: House, accepted: TurnAccepted) -> list[str]:
+async def cursors(harness: Harness, accepted: TurnAccepted) -> list[str]:
     """The cursor after each stored event, from the first on."""
     stream = StreamRef(StreamKind.SESSION, accepted.session_id)
-    head = await house.store.log.read_head(stream)
+    head = await harness.store.log.read_head(stream)
     assert head is not None
-    entries = await house.entries(accepted.session_id)
+    entries = await harness.entries(accepted.session_id)
     after = [entry.previous for entry in entries[1:]] + [end_of(head).chain]
     return [
         f"{head.epoch}.{entry.sequence}.{chain}"
@@ -64,72 +64,74 @@ def sequences(events: tuple[JsonObject, ...]) -> list[int]:
 
 
 @pytest.mark.requirement("CMD-25", "CHN-3", "CHN-5")
-async def test_a_device_comes_back_to_the_state_and_the_events_after_its_ack(house: House) -> None:
-    accepted, _ = await house.talk("chunks 5")
+async def test_a_device_comes_back_to_the_state_and_the_events_after_its_ack(
+    harness: Harness,
+) -> None:
+    accepted, _ = await harness.talk("chunks 5")
     stream = f"session:{accepted.session_id}"
-    known = await cursors(house, accepted)
-    fresh = await reconnect(house, stream)
+    known = await cursors(harness, accepted)
+    fresh = await reconnect(harness, stream)
     assert (fresh.mode, fresh.events, fresh.cursor) == ("snap", (), known[-1])
-    assert (await ack(house, stream, known[-4])).cursor == known[-4]
-    assert (await ack(house, stream, known[-6])).cursor == known[-4]
-    again = await reconnect(house, stream)
+    assert (await ack(harness, stream, known[-4])).cursor == known[-4]
+    assert (await ack(harness, stream, known[-6])).cursor == known[-4]
+    again = await reconnect(harness, stream)
     assert again.mode == "acked"
     assert sequences(again.events) == [len(known) - 2, len(known) - 1, len(known)]
     assert again.snapshot["asOf"] == again.cursor == known[-1]
     assert (again.recovery, again.more) == ("completed_undelivered", False)
-    first = await reconnect(house, stream, known[0], limit=2)
+    first = await reconnect(harness, stream, known[0], limit=2)
     assert (first.mode, sequences(first.events), first.more) == ("resumed", [2, 3], True)
-    rest = await reconnect(house, stream, first.cursor)
+    rest = await reconnect(harness, stream, first.cursor)
     assert sequences((*first.events, *rest.events)) == list(range(2, len(known) + 1))
-    await ack(house, stream, known[-1])
-    assert (await reconnect(house, stream)).recovery == "idle"
+    await ack(harness, stream, known[-1])
+    assert (await reconnect(harness, stream)).recovery == "idle"
 
 
 @pytest.mark.requirement("CMD-25", "CHN-4")
-async def test_a_cursor_that_does_not_hold_is_repaired_by_the_snapshot(house: House) -> None:
-    accepted, _ = await house.talk("echo hello")
+async def test_a_cursor_that_does_not_hold_is_repaired_by_the_snapshot(harness: Harness) -> None:
+    accepted, _ = await harness.talk("echo hello")
     stream = f"session:{accepted.session_id}"
-    (*_, last) = await cursors(house, accepted)
+    (*_, last) = await cursors(harness, accepted)
     held = parse_cursor(last)
     for cursor, why in (
         (f"{held.epoch}.{held.sequence}.00000000", "forked"),
         (f"{held.epoch}.{held.sequence + 9}.00000000", "ahead"),
         (f"0000000b.{held.sequence}.{held.chain}", "epoch"),
     ):
-        found = await reconnect(house, stream, cursor)
+        found = await reconnect(harness, stream, cursor)
         assert (found.mode, found.why, found.events) == ("gap", why, ())
         assert found.snapshot["asOf"] == found.cursor == last
         with pytest.raises(StreamGap) as refused:
-            await ack(house, stream, cursor)
+            await ack(harness, stream, cursor)
         assert (refused.value.details["why"], refused.value.details["top"]) == (why, last)
     with pytest.raises(BadCursor):
-        await reconnect(house, stream, "nonsense")
+        await reconnect(harness, stream, "nonsense")
 
 
 @pytest.mark.requirement("CMD-25")
 @pytest.mark.parametrize("cursor", [None, "0000000a.1.00000000", "nonsense"])
 async def test_a_stream_of_somebody_else_and_none_at_all_are_answered_alike(
-    house: House, cursor: str | None
+    harness: Harness, cursor: str | None
 ) -> None:
-    accepted, _ = await house.talk("echo hello")
+    accepted, _ = await harness.talk("echo hello")
     told: set[str] = set()
     for stream in (f"session:{accepted.session_id}", "session:se_none", f"task:{accepted.facade}"):
         with pytest.raises(NotFound) as refused:
-            await reconnect(house, stream, cursor, who=BOB)
+            await reconnect(harness, stream, cursor, who=BOB)
         told.add(refused.value.message.replace(stream, "S"))
         with pytest.raises(NotFound):
-            await ack(house, stream, cursor or "0000000a.1.00000000", who=BOB)
+            await ack(harness, stream, cursor or "0000000a.1.00000000", who=BOB)
     assert len(told) == 1
 
 
 @pytest.mark.requirement("CHN-12")
-async def test_a_question_is_the_first_thing_that_a_device_finds(house: House) -> None:
-    accepted = await house.send("ask Which one?")
-    await house.hear(accepted)
+async def test_a_question_is_the_first_thing_that_a_device_finds(harness: Harness) -> None:
+    accepted = await harness.send("ask Which one?")
+    await harness.await_answer(accepted)
     stream = f"session:{accepted.session_id}"
-    found = await reconnect(house, stream)
+    found = await reconnect(harness, stream)
     assert found.recovery == "waiting"
-    assert (await reconnect(house, f"task:{accepted.facade}")).recovery == "waiting"
+    assert (await reconnect(harness, f"task:{accepted.facade}")).recovery == "waiting"
 
 
 @pytest.mark.requirement("SNAP-13", "PRS-9")
@@ -137,15 +139,15 @@ async def test_a_question_is_the_first_thing_that_a_device_finds(house: House) -
     ("device", "tab"), [("phone", None), ("phone", "1"), ("ada@home #1", None)]
 )
 async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts(
-    house: House, device: str, tab: str | None
+    harness: Harness, device: str, tab: str | None
 ) -> None:
-    accepted = await house.send("ask Which one?")
-    await house.hear(accepted)
-    known = await cursors(house, accepted)
-    await ack(house, f"session:{accepted.session_id}", known[1], device=device, tab=tab)
-    await ack(house, f"task:{accepted.facade}", known[2], device=device, tab=tab)
+    accepted = await harness.send("ask Which one?")
+    await harness.await_answer(accepted)
+    known = await cursors(harness, accepted)
+    await ack(harness, f"session:{accepted.session_id}", known[1], device=device, tab=tab)
+    await ack(harness, f"task:{accepted.facade}", known[2], device=device, tab=tab)
     query = GetChannels(session_id=accepted.session_id)
-    summary = await house.service.read(ADA, query)
+    summary = await harness.service.read(ADA, query)
     devices = {one.get("task"): one for one in cast("list[dict[str, Any]]", summary["devices"])}
     assert devices[None]["device"] == devices[accepted.facade]["device"] == device
     assert devices[None].get("tab") == devices[accepted.facade].get("tab") == tab
@@ -153,25 +155,25 @@ async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts
     assert devices[accepted.facade]["acknowledged"] == 3
     assert not devices[None]["connected"]
     (peer,) = cast("list[dict[str, Any]]", summary["peers"])
-    record = await house.record(accepted)
+    record = await harness.record(accepted)
     run = record.attempts[-1]
     assert (peer["peer"], peer["runId"], peer["remoteTaskId"]) == (
         "echo",
         run.run_id,
         run.remote_task_id,
     )
-    assert peer["remoteTaskId"] in house.peer.tasks
+    assert peer["remoteTaskId"] in harness.peer.tasks
     (pending,) = cast("list[dict[str, Any]]", summary["pending"])
     assert (pending["actionId"],) == record.open_actions
     assert summary["returning"] == []
     with pytest.raises(NotFound):
-        await house.service.read(BOB, query)
+        await harness.service.read(BOB, query)
 
 
 @pytest.mark.requirement("CHN-12", "PO-6")
-async def test_what_is_missing_is_not_said_to_be_idle(house: House) -> None:
-    accepted, _ = await house.talk("echo hello")
-    recoveries = Recoveries(house.parts.writes, house.store.log, house.store.projections)
+async def test_what_is_missing_is_not_said_to_be_idle(harness: Harness) -> None:
+    accepted, _ = await harness.talk("echo hello")
+    recoveries = Recoveries(harness.parts.writes, harness.store.log, harness.store.projections)
 
     async def find(who: Principal, stream: str) -> str:
         return await recoveries.find_one(who.key, Resumption(stream, "resumed", 0, 0))
@@ -187,14 +189,14 @@ async def test_what_is_missing_is_not_said_to_be_idle(house: House) -> None:
 
 
 @pytest.mark.requirement("SNAP-13")
-async def test_each_device_is_shown_with_what_it_has_acknowledged_itself(house: House) -> None:
-    accepted = await house.send("ask Which one?")
-    await house.hear(accepted)
-    known, stream = await cursors(house, accepted), f"session:{accepted.session_id}"
+async def test_each_device_is_shown_with_what_it_has_acknowledged_itself(harness: Harness) -> None:
+    accepted = await harness.send("ask Which one?")
+    await harness.await_answer(accepted)
+    known, stream = await cursors(harness, accepted), f"session:{accepted.session_id}"
     for device, place in (("phone", 0), ("desk", 2)):
-        await ack(house, stream, known[place], device=device)
-    await ack(house, stream, known[1], device="phone")
-    summary = await house.service.read(ADA, GetChannels(session_id=accepted.session_id))
+        await ack(harness, stream, known[place], device=device)
+    await ack(harness, stream, known[1], device="phone")
+    summary = await harness.service.read(ADA, GetChannels(session_id=accepted.session_id))
     devices = cast("list[dict[str, Any]]", summary["devices"])
     assert {one["device"]: (one["acknowledged"], one["cursor"]) for one in devices} == {
         "phone": (2, known[1]),

@@ -10,7 +10,7 @@ from passerelle.core.event_type import EventType
 from passerelle.core.payloads.task import TaskPayload
 from passerelle.core.task.status import Status
 from tests.integration.control.stories import BESIDES, STORIES, Story
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.waiting import wait_until
 
 READ: Final = {Status.ARCHIVED, EventType.TASK_ARCHIVED}
@@ -57,15 +57,15 @@ def test_no_status_and_no_task_event_is_without_a_story() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("status", "story"), CASES)
 async def test_status_is_reached_and_its_events_name_their_task_and_run(
-    desk: Desk, status: Status, story: Story
+    control: ControlClient, status: Status, story: Story
 ) -> None:
-    task_id = await story.run(desk)
+    task_id = await story.run(control)
 
     async def read() -> bool:
-        return (await desk.do("get_task_summary", taskId=task_id))["status"] == status
+        return (await control.do("get_task_summary", taskId=task_id))["status"] == status
 
     await wait_until(read, 15, f"readers see that the task is {status}")
-    events = [event for event in await desk.events(task_id) if event.type in EVENTS]
+    events = [event for event in await control.events(task_id) if event.type in EVENTS]
     assert story.tells <= {event.type for event in events}
-    runs = {attempt.run_id for attempt in (await desk.record(task_id)).attempts}
+    runs = {attempt.run_id for attempt in (await control.record(task_id)).attempts}
     assert {event.fact.scope.run_id for event in events if event.type in OF_A_RUN} == runs

@@ -28,8 +28,8 @@ from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status
 from passerelle.delegation.verification.walk import verify_store
-from tests.support.desk import Desk
-from tests.support.house import ADA, BOB, OVERSIGHT
+from tests.support.control_client import ControlClient
+from tests.support.harness import ADA, BOB, OVERSIGHT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -44,48 +44,50 @@ OTHERS: tuple[tuple[str, Principal], ...] = (
 )
 
 
-async def is_listed(desk: Desk, who: Principal, task_id: str) -> bool:
+async def is_listed(control: ControlClient, who: Principal, task_id: str) -> bool:
     """Whether a list over ``/v1`` has the task."""
-    found = cast("list[JsonObject]", (await desk.do("list_tasks", None, who))["tasks"])
+    found = cast("list[JsonObject]", (await control.do("list_tasks", None, who))["tasks"])
     return task_id in {str(one["taskId"]) for one in found}
 
 
-async def read_rows(desk: Desk, who: Principal) -> set[str]:
+async def read_rows(control: ControlClient, who: Principal) -> set[str]:
     """The rows of the stored lists of somebody, of tasks seen and not seen."""
-    projections = desk.house.store.projections
+    projections = control.harness.store.projections
     lists = [await projections.read_index(who.key, name, None, 100) for name in ("echo", UNSEEN)]
     return {facade for rows in lists for facade, _ in rows}
 
 
-async def start_shown(desk: Desk) -> str:
+async def start_shown(control: ControlClient) -> str:
     """A task whose agent is at it, and that callers see."""
-    task_id = await desk.start("silent")
+    task_id = await control.start("silent")
 
     async def is_shown() -> bool:
-        return (await desk.record(task_id)).shown
+        return (await control.record(task_id)).shown
 
     await wait_until(is_shown, 20, "callers see the task")
     return task_id
 
 
-async def count_seen(desk: Desk, who: Principal) -> tuple[int, int]:
+async def count_seen(control: ControlClient, who: Principal) -> tuple[int, int]:
     """How many tasks A2A shows somebody, and how many it says there are."""
-    page = await desk.house.service.read(who, ListTasks("echo"))
+    page = await control.harness.service.read(who, ListTasks("echo"))
     return len(cast("list[JsonObject]", page["tasks"])), cast("int", page["totalSize"])
 
 
-async def test_the_event_says_the_old_and_the_new_owner_and_nothing_else(desk: Desk) -> None:
-    task_id = await desk.create()
-    before = await desk.record(task_id)
-    given = await desk.do("give_task", "g", PLAIN, taskId=task_id, owner="bob")
-    after = await desk.record(task_id)
+async def test_the_event_says_the_old_and_the_new_owner_and_nothing_else(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
+    before = await control.record(task_id)
+    given = await control.do("give_task", "g", PLAIN, taskId=task_id, owner="bob")
+    after = await control.record(task_id)
     (updated,) = [
         event.fact.payload
-        for event in await desk.events(task_id)
+        for event in await control.events(task_id)
         if isinstance(event.fact.payload, TaskUpdated)
     ]
     assert updated.changed == {"owner": {"old": "ada", "new": "bob"}}
-    stored = await desk.do("get_task", None, BOB, taskId=task_id)
+    stored = await control.do("get_task", None, BOB, taskId=task_id)
     assert given == {
         "taskId": task_id,
         "owner": "bob",
@@ -101,22 +103,22 @@ async def test_the_event_says_the_old_and_the_new_owner_and_nothing_else(desk: D
     assert (after.owner, after.scope.principal, after.requested_by) == (BOB.key, "bob", "ada")
 
 
-async def test_lists_and_counts_of_both_owners_are_right_at_once(desk: Desk) -> None:
-    waiting, seen = await desk.create(), await start_shown(desk)
-    assert await count_seen(desk, ADA) == (1, 1)
+async def test_lists_and_counts_of_both_owners_are_right_at_once(control: ControlClient) -> None:
+    waiting, seen = await control.create(), await start_shown(control)
+    assert await count_seen(control, ADA) == (1, 1)
     for task_id in (waiting, seen):
-        await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
-        assert not await is_listed(desk, ADA, task_id)
-        assert await is_listed(desk, BOB, task_id)
-    assert await read_rows(desk, ADA) == set()
-    assert await read_rows(desk, BOB) == {waiting, seen}
-    assert await count_seen(desk, ADA) == (0, 0)
-    assert await count_seen(desk, BOB) == (1, 1)
+        await control.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+        assert not await is_listed(control, ADA, task_id)
+        assert await is_listed(control, BOB, task_id)
+    assert await read_rows(control, ADA) == set()
+    assert await read_rows(control, BOB) == {waiting, seen}
+    assert await count_seen(control, ADA) == (0, 0)
+    assert await count_seen(control, BOB) == (1, 1)
 
 
-async def test_a_row_that_stays_with_the_old_owner_is_found(desk: Desk) -> None:
-    task_id, store = await start_shown(desk), desk.house.store
-    await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+async def test_a_row_that_stays_with_the_old_owner_is_found(control: ControlClient) -> None:
+    task_id, store = await start_shown(control), control.harness.store
+    await control.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
     shard = EntityRef(EntityKind.TASK, task_id).shard
     feed = await store.projections.read_feed(shard, None, 512)
     await store.projections.move_mark(shard, "relay", feed[-1].id)
@@ -130,22 +132,24 @@ async def test_a_row_that_stays_with_the_old_owner_is_found(desk: Desk) -> None:
     assert listed == [False, True, True]
 
 
-async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(desk: Desk) -> None:
-    task_id = await start_shown(desk)
-    record = await desk.record(task_id)
+async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(
+    control: ControlClient,
+) -> None:
+    task_id = await start_shown(control)
+    record = await control.record(task_id)
     never = f"{task_id[:-4]}0000"
-    await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+    await control.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
     for method in ("get_task", "pause_task", "get_task_summary", "fail_task"):
         said: list[str] = []
         for name in (task_id, never):
             with pytest.raises(NotFound) as refused:
-                await desk.do(method, None, ADA, taskId=name)
+                await control.do(method, None, ADA, taskId=name)
             said.append(str(refused.value).replace(name, "it"))
         assert said[0] == said[1]
-    read = await desk.do("get_task", None, BOB, taskId=task_id)
+    read = await control.do("get_task", None, BOB, taskId=task_id)
     assert read["taskId"] == task_id
-    assert (await desk.do("pause_task", None, BOB, taskId=task_id))["repeated"] is False
-    access = desk.house.parts.grants
+    assert (await control.do("pause_task", None, BOB, taskId=task_id))["repeated"] is False
+    access = control.harness.parts.grants
     task, session = (
         parse_stream_name(name) for name in (f"task:{task_id}", f"session:{record.session_id}")
     )
@@ -159,123 +163,131 @@ async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(desk:
         await access.grant(BOB, session, full=False)
 
 
-async def test_a_task_that_comes_back_is_as_if_it_had_never_been_away(desk: Desk) -> None:
-    task_id = await start_shown(desk)
-    record = await desk.record(task_id)
-    await desk.do("give_task", "there", PLAIN, taskId=task_id, owner="bob")
-    await desk.do("give_task", "back", BOB, taskId=task_id, owner="ada")
-    assert await read_rows(desk, BOB) == set()
-    assert await count_seen(desk, ADA) == (1, 1)
+async def test_a_task_that_comes_back_is_as_if_it_had_never_been_away(
+    control: ControlClient,
+) -> None:
+    task_id = await start_shown(control)
+    record = await control.record(task_id)
+    await control.do("give_task", "there", PLAIN, taskId=task_id, owner="bob")
+    await control.do("give_task", "back", BOB, taskId=task_id, owner="ada")
+    assert await read_rows(control, BOB) == set()
+    assert await count_seen(control, ADA) == (1, 1)
     session = parse_stream_name(f"session:{record.session_id}")
-    grant = await desk.house.parts.grants.grant(ADA, session, full=False)
+    grant = await control.harness.parts.grants.grant(ADA, session, full=False)
     assert grant.stream.id == record.session_id
-    again = await desk.record(task_id)
+    again = await control.record(task_id)
     assert (again.owner, again.scope) == (record.owner, record.scope)
 
 
-async def test_a_key_that_is_used_again_gets_what_the_first_one_got(desk: Desk) -> None:
-    task_id = await desk.create()
-    first = await desk.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
-    again = await desk.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
+async def test_a_key_that_is_used_again_gets_what_the_first_one_got(control: ControlClient) -> None:
+    task_id = await control.create()
+    first = await control.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
+    again = await control.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
     assert (first["repeated"], again["repeated"]) == (False, True)
     assert {**again, "repeated": False} == first
     with pytest.raises(NotFound):
-        await desk.do("give_task", "other", PLAIN, taskId=task_id, owner="bob")
-    stored = await desk.do("get_task", None, BOB, taskId=task_id)
+        await control.do("give_task", "other", PLAIN, taskId=task_id, owner="bob")
+    stored = await control.do("get_task", None, BOB, taskId=task_id)
     assert stored["version"] == first["version"]
 
 
-async def test_it_is_given_as_it_was_read_or_not_at_all(desk: Desk) -> None:
-    task_id = await desk.create()
-    read = await desk.do("get_task", taskId=task_id)
-    await desk.do("update_task", taskId=task_id, title="boats")
+async def test_it_is_given_as_it_was_read_or_not_at_all(control: ControlClient) -> None:
+    task_id = await control.create()
+    read = await control.do("get_task", taskId=task_id)
+    await control.do("update_task", taskId=task_id, title="boats")
     with pytest.raises(VersionMismatch):
-        await desk.do("give_task", taskId=task_id, owner="bob", version=read["version"])
-    version = (await desk.do("get_task", taskId=task_id))["version"]
-    await desk.do("give_task", taskId=task_id, owner="bob", version=version)
-    assert (await desk.record(task_id)).owner == BOB.key
+        await control.do("give_task", taskId=task_id, owner="bob", version=read["version"])
+    version = (await control.do("get_task", taskId=task_id))["version"]
+    await control.do("give_task", taskId=task_id, owner="bob", version=version)
+    assert (await control.record(task_id)).owner == BOB.key
 
 
 @pytest.mark.parametrize("who", [one[1] for one in OTHERS], ids=[one[0] for one in OTHERS])
-async def test_nobody_takes_a_task_that_is_not_theirs(desk: Desk, who: Principal) -> None:
-    task_id = await desk.create()
+async def test_nobody_takes_a_task_that_is_not_theirs(
+    control: ControlClient, who: Principal
+) -> None:
+    task_id = await control.create()
     with pytest.raises(NotFound):
-        await desk.do("give_task", None, who, taskId=task_id, owner="bob")
-    assert (await desk.record(task_id)).owner == ADA.key
+        await control.do("give_task", None, who, taskId=task_id, owner="bob")
+    assert (await control.record(task_id)).owner == ADA.key
 
 
-async def test_who_operates_the_runtime_may_give_the_tasks_of_its_tenant(desk: Desk) -> None:
-    task_id = await desk.create()
+async def test_who_operates_the_runtime_may_give_the_tasks_of_its_tenant(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
     operator = Principal("root", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
-    await desk.do("give_task", None, operator, taskId=task_id, owner="bob")
-    assert (await desk.record(task_id)).owner == BOB.key
+    await control.do("give_task", None, operator, taskId=task_id, owner="bob")
+    assert (await control.record(task_id)).owner == BOB.key
     with pytest.raises(NotFound):
-        await desk.do("get_task", None, operator, taskId=task_id)
+        await control.do("get_task", None, operator, taskId=task_id)
 
 
-async def test_it_is_given_to_somebody_who_is_known_only(desk: Desk) -> None:
-    task_id = await desk.create()
+async def test_it_is_given_to_somebody_who_is_known_only(control: ControlClient) -> None:
+    task_id = await control.create()
     with pytest.raises(InvalidInput) as refused:
-        await desk.do("give_task", taskId=task_id, owner="nobody")
+        await control.do("give_task", taskId=task_id, owner="nobody")
     assert refused.value.field == "owner"
-    before = await desk.record(task_id)
-    await desk.do("give_task", taskId=task_id, owner="ada")
-    assert await desk.record(task_id) == before
+    before = await control.record(task_id)
+    await control.do("give_task", taskId=task_id, owner="ada")
+    assert await control.record(task_id) == before
 
 
-async def test_what_hangs_on_its_owner_is_not_given(desk: Desk) -> None:
-    asked = await desk.start("ask first")
-    question = await desk.until(asked, Status.WAITING_INPUT)
+async def test_what_hangs_on_its_owner_is_not_given(control: ControlClient) -> None:
+    asked = await control.start("ask first")
+    question = await control.until(asked, Status.WAITING_INPUT)
     with pytest.raises(UnsupportedOperation) as refused:
-        await desk.do("give_task", taskId=asked, owner="bob")
+        await control.do("give_task", taskId=asked, owner="bob")
     assert refused.value.details["why"] == "open_question"
     assert refused.value.details["actions"] == question.open_actions[0]
-    parent = await desk.create()
-    child = await desk.create(parentTaskId=parent)
+    parent = await control.create()
+    child = await control.create(parentTaskId=parent)
     for related in (parent, child):
         with pytest.raises(UnsupportedOperation) as refused:
-            await desk.do("give_task", taskId=related, owner="bob")
+            await control.do("give_task", taskId=related, owner="bob")
         assert refused.value.details["why"] == "related"
     assert f"created as a part of {parent}" in refused.value.message
-    ended = await desk.create()
-    await desk.do("fail_task", taskId=ended)
+    ended = await control.create()
+    await control.do("fail_task", taskId=ended)
     with pytest.raises(UnsupportedOperation):
-        await desk.do("give_task", taskId=ended, owner="bob")
+        await control.do("give_task", taskId=ended, owner="bob")
     for task_id in (asked, parent, child, ended):
-        assert (await desk.record(task_id)).owner == ADA.key
+        assert (await control.record(task_id)).owner == ADA.key
 
 
-async def test_what_is_to_be_unlinked_first_can_be(desk: Desk) -> None:
-    parent = await desk.create()
-    child = await desk.create(parentTaskId=parent)
+async def test_what_is_to_be_unlinked_first_can_be(control: ControlClient) -> None:
+    parent = await control.create()
+    child = await control.create(parentTaskId=parent)
     with pytest.raises(UnsupportedOperation, match="unlink them first"):
-        await desk.do("give_task", taskId=parent, owner="bob")
-    await desk.do("unlink_tasks", taskId=parent, kind="child", target=child)
+        await control.do("give_task", taskId=parent, owner="bob")
+    await control.do("unlink_tasks", taskId=parent, kind="child", target=child)
     with pytest.raises(UnsupportedOperation, match="created as a part of"):
-        await desk.do("give_task", taskId=child, owner="bob")
-    await desk.do("give_task", taskId=parent, owner="bob")
-    assert (await desk.record(parent)).owner != ADA.key
+        await control.do("give_task", taskId=child, owner="bob")
+    await control.do("give_task", taskId=parent, owner="bob")
+    assert (await control.record(parent)).owner != ADA.key
 
 
 async def test_a_session_gives_away_so_many_tasks_and_no_more(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    control: ControlClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(giving, "MAX_TRANSFERRED", 1)
-    opened = cast("JsonObject", (await desk.do("open_session", title="Gifts"))["session"])
-    first, second = [await desk.create(sessionId=opened["sessionId"]) for _ in range(2)]
-    await desk.do("give_task", None, PLAIN, taskId=first, owner="bob")
+    opened = cast("JsonObject", (await control.do("open_session", title="Gifts"))["session"])
+    first, second = [await control.create(sessionId=opened["sessionId"]) for _ in range(2)]
+    await control.do("give_task", None, PLAIN, taskId=first, owner="bob")
     with pytest.raises(UnsupportedOperation) as refused:
-        await desk.do("give_task", None, PLAIN, taskId=second, owner="bob")
+        await control.do("give_task", None, PLAIN, taskId=second, owner="bob")
     assert refused.value.details["why"] == "too_many_given"
 
 
-async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(desk: Desk) -> None:
-    task_id = await start_shown(desk)
+async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(
+    control: ControlClient,
+) -> None:
+    task_id = await start_shown(control)
     begun = asyncio.Event()
 
     async def follow() -> PasserelleError | None:
         try:
-            async with desk.house.service.follow(ADA, task_id) as followed:
+            async with control.harness.service.follow(ADA, task_id) as followed:
                 async for _ in followed.frames:
                     begun.set()
         except PasserelleError as error:
@@ -285,20 +297,22 @@ async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(de
     following = asyncio.create_task(follow())
     async with asyncio.timeout(20):
         await begun.wait()
-        await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+        await control.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
         assert isinstance(await following, NotFound)
-        async with desk.house.service.follow(BOB, task_id) as followed:
+        async with control.harness.service.follow(BOB, task_id) as followed:
             first = orjson.loads((await anext(aiter(followed.frames))).data)
         assert first["task"]["id"] == task_id
 
 
-async def test_what_the_agent_asks_afterwards_is_asked_of_the_new_owner(desk: Desk) -> None:
-    task_id = await desk.create("ask first")
-    await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
-    await desk.do("start_task", "s", BOB, taskId=task_id)
-    await desk.until(task_id, Status.WAITING_INPUT)
-    (action,) = (await desk.record(task_id)).open_actions
+async def test_what_the_agent_asks_afterwards_is_asked_of_the_new_owner(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create("ask first")
+    await control.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+    await control.do("start_task", "s", BOB, taskId=task_id)
+    await control.until(task_id, Status.WAITING_INPUT)
+    (action,) = (await control.record(task_id)).open_actions
     ref = EntityRef(EntityKind.ACTION, action)
-    asked = (await desk.house.parts.writes.load([ref]))[ref].record
+    asked = (await control.harness.parts.writes.load([ref]))[ref].record
     assert isinstance(asked, ActionRecord)
     assert (asked.request.owner, asked.request.principal) == (BOB.key, "bob")

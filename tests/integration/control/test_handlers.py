@@ -8,7 +8,7 @@ import pytest
 
 from passerelle.core import commands
 from passerelle.core.commands import SubmitTurn
-from tests.support.house import House
+from tests.support.harness import Harness
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ def flatten(union: object) -> set[object]:
 
 
 @pytest.mark.requirement("CMD-27")
-async def test_every_command_and_query_has_one_handler(house: House) -> None:
-    handlers = house.service.handlers
+async def test_every_command_and_query_has_one_handler(harness: Harness) -> None:
+    handlers = harness.service.handlers
     assert set(handlers.commands) == flatten(commands.Command) - {SubmitTurn}
     assert set(handlers.queries) == flatten(commands.Query)

@@ -11,8 +11,8 @@ from passerelle.core.errors import NotFound
 from passerelle.core.ids import derive_shard
 from passerelle.core.principal import Principal
 from passerelle.core.wire.json import Json
-from tests.support.desk import Desk, task_id_of
-from tests.support.house import ADA
+from tests.support.control_client import ControlClient, task_id_of
+from tests.support.harness import ADA
 
 pytestmark = pytest.mark.anyio
 
@@ -41,28 +41,30 @@ TWIN = replace(ADA, tenant="another")
 
 
 @pytest.mark.requirement("TR-10", "AP-9")
-async def test_same_name_in_another_tenant_reads_no_task_and_steers_none(desk: Desk) -> None:
-    task_id = await desk.create()
+async def test_same_name_in_another_tenant_reads_no_task_and_steers_none(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
     neighbour = find_neighbour("tenant")
     for who in (TWIN, neighbour):
         for method in ("get_task", "get_task_summary", "start_task", "pause_task"):
             with pytest.raises(NotFound):
-                await desk.do(method, None, who, taskId=task_id)
-        told = await desk.do("cancel_task", None, who, taskId=task_id)
+                await control.do(method, None, who, taskId=task_id)
+        told = await control.do("cancel_task", None, who, taskId=task_id)
         assert told["outcome"] == "not_found"
-        assert (await desk.do("list_tasks", None, who))["tasks"] == []
-    assert (await desk.do("get_task_summary", taskId=task_id))["taskId"]
+        assert (await control.do("list_tasks", None, who))["tasks"] == []
+    assert (await control.do("get_task_summary", taskId=task_id))["taskId"]
 
 
 @pytest.mark.requirement("CMD-30", "AP-9")
 @pytest.mark.parametrize("member", ["id", "tenant"])
-async def test_one_key_of_two_callers_is_two_commands(desk: Desk, member: str) -> None:
+async def test_one_key_of_two_callers_is_two_commands(control: ControlClient, member: str) -> None:
     neighbour = find_neighbour(member)
     key = find_key(ADA, neighbour)
     given: dict[str, Json] = {"agent": "echo", "objective": "report the sales"}
-    mine = await desk.do("create_task", key, **given)
-    theirs = await desk.do("create_task", key, neighbour, **given)
+    mine = await control.do("create_task", key, **given)
+    theirs = await control.do("create_task", key, neighbour, **given)
     assert task_id_of(mine) != task_id_of(theirs)
     assert not theirs.get("repeated")
-    again = await desk.do("create_task", key, **given)
+    again = await control.do("create_task", key, **given)
     assert (task_id_of(again), again["repeated"]) == (task_id_of(mine), True)

@@ -23,9 +23,9 @@ from passerelle.core.wire.json import Json
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Rule, make_policy
 from tests.integration.control.job_bench import Bench, keep
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.faults import FaultyLog
-from tests.support.house import ADA, BOB
+from tests.support.harness import ADA, BOB
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -34,15 +34,15 @@ ITEMS: Final = ["echo one", "echo two", "fail", "echo four", "echo five"]
 
 
 @pytest.fixture
-def bench(desk: Desk) -> Bench:
-    return Bench(desk)
+def bench(control: ControlClient) -> Bench:
+    return Bench(control)
 
 
 @pytest.mark.requirement("MK-4")
 async def test_equal_inputs_of_a_job_make_one_item_where_its_caller_wants_that(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    bench, inputs = Bench(desk), ["echo one", "echo two", "echo one", "Echo one"]
+    bench, inputs = Bench(control), ["echo one", "echo two", "echo one", "Echo one"]
     each, once = await bench.make(inputs), await bench.make(inputs, distinct=True)
     assert (await bench.finish(each))["items"] == 4
     assert (await bench.finish(once))["items"] == 3
@@ -68,9 +68,9 @@ async def test_items_differ_by_their_title_as_well_as_by_their_words(bench: Benc
         ("echo two", "Ada"),
     ]
     for line in rows:
-        task: Any = await bench.desk.do("get_task", taskId=line["taskId"])
+        task: Any = await bench.control.do("get_task", taskId=line["taskId"])
         assert (task["title"], task["objective"]) == (line["title"], line["result"])
-    assert not [message for message in bench.house.peer.messages if "title" in message]
+    assert not [message for message in bench.harness.peer.messages if "title" in message]
     plain = await bench.make(["echo plain words"])
     await bench.finish(plain)
     assert [line["title"] for line in await bench.table(plain)] == ["echo plain words"]
@@ -92,7 +92,7 @@ async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of
     assert rows is not None
     for row, percent in zip(rows[:2], (40, 75), strict=True):
         told: dict[str, Json] = {"taskId": row["taskId"], "percent": percent}
-        await bench.desk.do("append_task_progress", None, **told)
+        await bench.control.do("append_task_progress", None, **told)
     rows = await bench.table(job)
     assert [(row["item"], row.get("percent")) for row in rows] == [
         (1, 40),
@@ -103,7 +103,7 @@ async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of
     assert {(row["attempts"], row["agent"]) for row in rows} == {(1, "echo")}
     assert len({row["taskId"] for row in rows}) == 4
     assert (await bench.show(job))["counts"]["running"] == 3
-    await bench.desk.do("cancel_job", None, jobId=job)
+    await bench.control.do("cancel_job", None, jobId=job)
     assert (await bench.finish(job))["status"] == "cancelled"
 
 
@@ -133,10 +133,10 @@ async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) ->
     ]
     assert await bench.pages(job, 2) == rows
     for row in rows:
-        record: Any = await bench.desk.do("get_task", taskId=row["taskId"])
+        record: Any = await bench.control.do("get_task", taskId=row["taskId"])
         assert record["status"] == row["taskStatus"], "each item is a task of its own"
     assert rows[0]["result"] == "echo one"
-    again: Any = await bench.desk.do("retry_job", jobId=job, items=[3])
+    again: Any = await bench.control.do("retry_job", jobId=job, items=[3])
     assert again["job"]["status"] == "running"
     shown = await bench.finish(job)
     assert shown["counts"] == {
@@ -177,7 +177,7 @@ async def test_job_that_is_cancelled_half_way_leaves_what_is_done(bench: Bench) 
     shown = await bench.show(job)
     assert (shown["counts"]["completed"], shown["counts"]["running"]) == (1, 2)
     running = [row["taskId"] for row in await bench.table(job, state="running")]
-    cancelled: Any = await bench.desk.do("cancel_job", jobId=job, reason="enough")
+    cancelled: Any = await bench.control.do("cancel_job", jobId=job, reason="enough")
     assert cancelled["job"]["status"] == "cancelled"
     assert [row["state"] for row in await bench.table(job)] == [
         "completed",
@@ -187,11 +187,11 @@ async def test_job_that_is_cancelled_half_way_leaves_what_is_done(bench: Bench) 
     ]
     await bench.visit(job)
     for task in running:
-        await bench.desk.until(task, Status.CANCELLED)
-    assert f"job:{job}" not in await bench.house.due(job)
+        await bench.control.until(task, Status.CANCELLED)
+    assert f"job:{job}" not in await bench.harness.due(job)
     with pytest.raises(UnsupportedOperation):
-        await bench.desk.do("cancel_job", jobId=job)
-    assert len(bench.house.peer.messages) == 3, "the fourth was never sent"
+        await bench.control.do("cancel_job", jobId=job)
+    assert len(bench.harness.peer.messages) == 3, "the fourth was never sent"
 
 
 async def test_item_is_tried_as_often_as_its_policy_says(bench: Bench) -> None:
@@ -221,7 +221,7 @@ async def test_ends_of_items_that_went_on_here_are_not_read_from_the_store(
     assert [row["taskStatus"] for row in rows] == [row["state"] for row in rows]
     assert [row["state"] for row in rows] == ["completed"] * 7 + ["failed"]
     assert [row["attempts"] for row in rows] == [1] * 7 + [2]
-    record = await bench.desk.record(rows[-1]["taskId"])
+    record = await bench.control.record(rows[-1]["taskId"])
     assert record.last_error is not None
     assert rows[-1]["error"]["code"] == record.last_error.code
 
@@ -230,9 +230,9 @@ async def test_job_is_read_once_however_many_steps_are_noted(bench: Bench) -> No
     few, many = await bench.make(["echo one"]), await bench.make(["echo one"] * 30, concurrency=3)
     reads = list[int]()
     for job in (few, many):
-        before = bench.house.log.loads
+        before = bench.harness.log.loads
         await bench.visit(job)
-        reads.append(bench.house.log.loads - before)
+        reads.append(bench.harness.log.loads - before)
         assert (await bench.show(job))["status"] == "completed"
     assert reads[0] == reads[1]
 
@@ -242,7 +242,7 @@ async def test_one_input_goes_to_many_agents(bench: Bench) -> None:
     shown = await bench.finish(job)
     assert (shown["status"], shown["items"]) == ("completed", 2)
     assert [row["agent"] for row in await bench.table(job)] == ["echo", "other"]
-    assert len(bench.house.peers["other"].messages) == 1
+    assert len(bench.harness.peers["other"].messages) == 1
 
 
 async def test_no_more_items_run_at_once_than_was_said(bench: Bench) -> None:
@@ -250,8 +250,8 @@ async def test_no_more_items_run_at_once_than_was_said(bench: Bench) -> None:
     await bench.visit(job)
     await bench.visit(job)
     assert (await bench.show(job))["counts"]["running"] == 3
-    assert len(bench.house.peer.messages) == 3
-    await bench.desk.do("cancel_job", jobId=job)
+    assert len(bench.harness.peer.messages) == 3
+    await bench.control.do("cancel_job", jobId=job)
     await bench.visit(job)
 
 
@@ -265,7 +265,7 @@ class Killed(BaseException):
 @pytest.mark.requirement("EXT-9")
 @pytest.mark.parametrize("dies_at", [1, 3, 4, 7])
 async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, dies_at: int) -> None:
-    runner = bench.house.parts.schedules.items
+    runner = bench.harness.parts.schedules.items
     submit, sent = runner.submit, 0
 
     async def die(principal: Principal, command: SubmitTurn, key: str) -> TurnAccepted:
@@ -285,7 +285,7 @@ async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, di
     assert (shown["status"], shown["counts"]["completed"]) == ("completed", 8)
     assert [row["attempts"] for row in await bench.table(job)] == [1] * 8
     tasks = {row["taskId"] for row in await bench.table(job)}
-    listed: Any = await bench.desk.do("list_tasks", agent="echo", pageSize=50)
+    listed: Any = await bench.control.do("list_tasks", agent="echo", pageSize=50)
     assert {one["taskId"] for one in listed["tasks"]} == tasks
 
 
@@ -297,22 +297,22 @@ async def test_each_item_of_a_job_may_be_given_to_the_agent_that_the_gateway_cho
     assert (await bench.finish(job))["status"] == "failed"
     items = await bench.table(job)
     assert [one["state"] for one in items] == ["completed", "completed", "failed"]
-    records = [await bench.desk.record(one["taskId"]) for one in items]
+    records = [await bench.control.record(one["taskId"]) for one in items]
     assert {(one.kind, one.peer) for one in records} <= {(ROUTER, "echo"), (ROUTER, "other")}
 
 
 @pytest.mark.requirement("EXT-1")
 async def test_rule_about_cancels_is_one_about_the_job_that_they_are_tasks_of(bench: Bench) -> None:
-    bench.house.peer.hold()
+    bench.harness.peer.hold()
     job = await bench.make(["ask one", "two"], concurrency=2)
     await bench.visit(job)
-    bench.house.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
+    bench.harness.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
     with pytest.raises(Forbidden, match="policy forbids it"):
-        await bench.desk.do("cancel_job", jobId=job)
+        await bench.control.do("cancel_job", jobId=job)
     assert (await bench.show(job))["status"] == "running"
-    bench.house.rules = DEFAULT_POLICY
-    await bench.desk.do("cancel_job", jobId=job)
-    bench.house.peer.release_all()
+    bench.harness.rules = DEFAULT_POLICY
+    await bench.control.do("cancel_job", jobId=job)
+    bench.harness.peer.release_all()
     assert (await bench.finish(job))["status"] == "cancelled"
 
 
@@ -321,8 +321,8 @@ async def test_row_of_a_cancelled_job_goes_whose_owner_may_not_cancel_at_the_age
 ) -> None:
     job = await bench.make(["ask which", "ask who"], concurrency=2)
     await bench.visit(job)
-    await bench.desk.do("cancel_job", jobId=job)
-    runner = bench.house.parts.schedules.items
+    await bench.control.do("cancel_job", jobId=job)
+    runner = bench.harness.parts.schedules.items
     sends = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE})})
 
     def find_principal(_name: str, _tenant: str) -> Principal:
@@ -330,13 +330,13 @@ async def test_row_of_a_cancelled_job_goes_whose_owner_may_not_cancel_at_the_age
 
     object.__setattr__(runner, "find_principal", find_principal)
     await bench.visit(job)
-    assert f"job:{job}" not in await bench.house.due(job)
+    assert f"job:{job}" not in await bench.harness.due(job)
     for line in await bench.table(job):
-        assert (await bench.desk.record(line["taskId"])).status is Status.WAITING_INPUT
+        assert (await bench.control.record(line["taskId"])).status is Status.WAITING_INPUT
 
 
 async def test_cancel_reaches_what_was_sent_and_never_noted(bench: Bench) -> None:
-    runner = bench.house.parts.schedules.items
+    runner = bench.harness.parts.schedules.items
     submit = runner.submit
 
     async def die(principal: Principal, command: SubmitTurn, key: str) -> TurnAccepted:
@@ -348,31 +348,31 @@ async def test_cancel_reaches_what_was_sent_and_never_noted(bench: Bench) -> Non
     with pytest.raises(Killed):
         await bench.visit(job)
     object.__setattr__(runner, "submit", submit)
-    await bench.desk.do("cancel_job", jobId=job)
+    await bench.control.do("cancel_job", jobId=job)
     await bench.visit(job)
 
     async def list_sent() -> list[Any]:
-        listed: Any = await bench.desk.do("list_tasks", agent="echo")
+        listed: Any = await bench.control.do("list_tasks", agent="echo")
         return list(listed["tasks"])
 
     sent = await wait_until(list_sent, 10, "what was sent is listed")
     assert sent is not None
     [task] = sent
-    await bench.desk.until(task["taskId"], Status.CANCELLED)
+    await bench.control.until(task["taskId"], Status.CANCELLED)
 
 
 async def test_two_who_handle_one_row_send_each_item_once(bench: Bench) -> None:
     job = await bench.make([f"echo {number}" for number in range(10)], concurrency=5)
     member = f"job:{job}"
-    row = DueRow(member, (await bench.house.due(job))[member])
-    runner, now_ms = bench.house.parts.schedules.items, bench.house.clock.now_ms()
+    row = DueRow(member, (await bench.harness.due(job))[member])
+    runner, now_ms = bench.harness.parts.schedules.items, bench.harness.clock.now_ms()
     await asyncio.gather(
         *(runner.on_due(shard_of(job), row, now_ms, keep) for _ in range(3)),
         return_exceptions=True,
     )
     shown = await bench.finish(job)
     assert shown["counts"]["completed"] == 10
-    listed: Any = await bench.desk.do("list_tasks", agent="echo", pageSize=50)
+    listed: Any = await bench.control.do("list_tasks", agent="echo", pageSize=50)
     assert len(listed["tasks"]) == 10
 
 
@@ -383,9 +383,9 @@ async def test_job_of_somebody_else_is_none(bench: Bench) -> None:
     job = await bench.make(["echo one"])
     for method in ("get_job", "cancel_job", "retry_job", "get_job_results"):
         with pytest.raises(NotFound):
-            await bench.desk.do(method, None, BOB, jobId=job)
-    mine: Any = await bench.desk.do("list_jobs")
-    others: Any = await bench.desk.do("list_jobs", None, BOB)
+            await bench.control.do(method, None, BOB, jobId=job)
+    mine: Any = await bench.control.do("list_jobs")
+    others: Any = await bench.control.do("list_jobs", None, BOB)
     assert [one["jobId"] for one in mine["jobs"]] == [job]
     assert others["jobs"] == []
     await bench.finish(job)
@@ -393,8 +393,8 @@ async def test_job_of_somebody_else_is_none(bench: Bench) -> None:
 
 async def test_same_key_makes_one_job(bench: Bench) -> None:
     given: dict[str, Json] = {"title": "t", "agents": ["echo"], "inputs": ["echo one"]}
-    first: Any = await bench.desk.do("submit_job", "k", **given)
-    again: Any = await bench.desk.do("submit_job", "k", **given)
+    first: Any = await bench.control.do("submit_job", "k", **given)
+    again: Any = await bench.control.do("submit_job", "k", **given)
     assert (first["job"]["jobId"], again["repeated"]) == (again["job"]["jobId"], True)
     await bench.finish(first["job"]["jobId"])
 
@@ -406,11 +406,11 @@ async def test_same_key_changes_a_job_once(bench: Bench, method: str, text: str)
     job = await bench.make([text])
     if method == "retry_job":
         await bench.finish(job)
-    one: Any = await bench.desk.do(method, "k", jobId=job)
-    stored = len(await bench.house.entries(job))
-    two: Any = await bench.desk.do(method, "k", jobId=job)
+    one: Any = await bench.control.do(method, "k", jobId=job)
+    stored = len(await bench.harness.entries(job))
+    two: Any = await bench.control.do(method, "k", jobId=job)
     assert (one["repeated"], two["repeated"]) == (False, True)
-    assert len(await bench.house.entries(job)) == stored
+    assert len(await bench.harness.entries(job)) == stored
     await bench.finish(job)
 
 
@@ -430,7 +430,7 @@ async def test_same_key_changes_a_job_once(bench: Bench, method: str, text: str)
 async def test_batch_that_is_none_is_refused(bench: Bench, members: dict[str, Json]) -> None:
     given: dict[str, Json] = {"title": "t", "agents": ["echo"], "inputs": ["echo one"]}
     with pytest.raises(InvalidInput):
-        await bench.desk.do("submit_job", None, **{**given, **members})
+        await bench.control.do("submit_job", None, **{**given, **members})
 
 
 async def test_store_with_jobs_is_whole(bench: Bench) -> None:
@@ -438,10 +438,10 @@ async def test_store_with_jobs_is_whole(bench: Bench) -> None:
     await bench.finish(over)
     going = await bench.make(["ask which"])
     await bench.visit(going)
-    report = await verify_store(bench.house.store, rebuild=True)
+    report = await verify_store(bench.harness.store, rebuild=True)
     assert report.lines == []
-    entries = await bench.house.entries(over)
+    entries = await bench.harness.entries(over)
     steps = [decode_event(one.data, one.frame, one.facade).fact for one in entries]
     assert all(fact.scope.session_id == over for fact in steps)
-    await bench.desk.do("cancel_job", jobId=going)
+    await bench.control.do("cancel_job", jobId=going)
     await bench.visit(going)

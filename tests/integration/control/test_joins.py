@@ -10,7 +10,7 @@ from passerelle.core.ids import Shard, shard_of
 from passerelle.core.ports.due import DueRow
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -21,57 +21,57 @@ async def _keep(_shard: Shard, _row: DueRow) -> bool:
 
 
 @pytest.mark.requirement("OBJ-9")
-async def test_six_tables_of_a_run_join_by_ids_without_an_orphan(desk: Desk) -> None:
-    answer: Any = await desk.do(
+async def test_six_tables_of_a_run_join_by_ids_without_an_orphan(control: ControlClient) -> None:
+    answer: Any = await control.do(
         "submit_job", title="boats", agents=["echo"], inputs=["ask which boat"]
     )
     job = str(answer["job"]["jobId"])
-    desk.house.remember(job)
+    control.harness.remember(job)
 
     async def read_items() -> list[Any]:
         member = f"job:{job}"
-        token = (await desk.house.due(job)).get(member)
+        token = (await control.harness.due(job)).get(member)
         if token is not None:
-            items = desk.house.parts.schedules.items
+            items = control.harness.parts.schedules.items
             await items.on_due(
-                shard_of(job), DueRow(member, token), desk.house.clock.now_ms(), _keep
+                shard_of(job), DueRow(member, token), control.harness.clock.now_ms(), _keep
             )
-        table: Any = await desk.do("get_job_results", jobId=job)
+        table: Any = await control.do("get_job_results", jobId=job)
         return [row for row in table["items"] if row.get("taskStatus") == "waiting_input"]
 
     items = await wait_until(read_items, 20, "the item asks")
     parent = str(items[0]["taskId"])
     plan: list[Json] = [{"title": "look", "done": True}, {"title": "buy"}]
-    await desk.do("append_task_progress", taskId=parent, checklist=plan)
-    made: Any = await desk.do(
+    await control.do("append_task_progress", taskId=parent, checklist=plan)
+    made: Any = await control.do(
         "spawn_subagent", "spawn", agent="other", text="echo prices", parentTaskId=parent
     )
     child, subagent = str(made["taskId"]), str(made["subagent"]["subagentId"])
-    await desk.until(child, Status.COMPLETED)
+    await control.until(child, Status.COMPLETED)
 
     # Each table as it is read, and nothing but its ids.
-    session = (await desk.record(parent)).session_id
+    session = (await control.record(parent)).session_id
     goals: dict[str, Any] = {
-        task: await desk.do("get_task", taskId=task) for task in (parent, child)
+        task: await control.do("get_task", taskId=task) for task in (parent, child)
     }
     objects: dict[str, Any] = {
-        task: await desk.do("get_objects", taskId=task) for task in (parent, child)
+        task: await control.do("get_objects", taskId=task) for task in (parent, child)
     }
     (asked,) = goals[parent]["openActions"]
-    action: Any = await desk.do("get_action", actionId=asked)
-    snapshot: Any = await desk.do("get_session_tasks", sessionId=session)
-    subagents: Any = await desk.do("list_subagents", sessionId=session)
+    action: Any = await control.do("get_action", actionId=asked)
+    snapshot: Any = await control.do("get_session_tasks", sessionId=session)
+    subagents: Any = await control.do("list_subagents", sessionId=session)
     turns = {
         (entry.fact.scope.turn_id, entry.fact.scope.task_id)
         for task in (parent, child)
-        for entry in await desk.events(task)
+        for entry in await control.events(task)
         if entry.type == "turn.submitted"
     }
     tasks = set(goals)
     threads: dict[str, Any] = {}
     for goal in goals.values():
         assert goal["objective"]
-        threads[goal["threadId"]] = await desk.do("get_thread", threadId=goal["threadId"])
+        threads[goal["threadId"]] = await control.do("get_thread", threadId=goal["threadId"])
     assert {line["taskId"] for thread in threads.values() for line in thread["tasks"]} == tasks
     assert {item["taskId"] for item in items} == {parent}
     assert [objects[parent]["jobs"], objects[parent]["todos"]] == [[job], plan]

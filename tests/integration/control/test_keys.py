@@ -21,7 +21,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.rpc.table import CALLS
 from passerelle.runtime.records.idempotency import Once
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -80,23 +80,25 @@ ELSEWHERE: Final = frozenset(
 """Those have tests of their own."""
 
 
-async def count(desk: Desk, session_id: str) -> int:
-    return len(await desk.house.entries(session_id))
+async def count(control: ControlClient, session_id: str) -> int:
+    return len(await control.harness.entries(session_id))
 
 
-async def is_answered(desk: Desk, session_id: str) -> bool:
-    return any(one.type == EventType.RUN_STATUS for one in await desk.house.entries(session_id))
+async def is_answered(control: ControlClient, session_id: str) -> bool:
+    return any(
+        one.type == EventType.RUN_STATUS for one in await control.harness.entries(session_id)
+    )
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> None:
-    opened: Any = await desk.do("open_session", "open", title="Keys")
-    again: Any = await desk.do("open_session", "open", title="Keys")
+async def test_every_command_with_a_key_changes_something_once(control: ControlClient) -> None:
+    opened: Any = await control.do("open_session", "open", title="Keys")
+    again: Any = await control.do("open_session", "open", title="Keys")
     session_id = str(opened["session"]["sessionId"])
     assert (again["session"]["sessionId"], again["repeated"]) == (session_id, True)
-    created: Any = await desk.do("create_task", "new", agent="echo", objective="silent")
-    other = await desk.create("fail once", sessionId=session_id)
-    gift = await desk.create("give it", sessionId=session_id)
+    created: Any = await control.do("create_task", "new", agent="echo", objective="silent")
+    other = await control.create("fail once", sessionId=session_id)
+    gift = await control.create("give it", sessionId=session_id)
     task_id = str(created["task"]["taskId"])
     task_session = str(created["task"]["sessionId"])
     at: JsonObject = {"taskId": task_id}
@@ -117,15 +119,19 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
         ("submit_turn", {"agent": "echo", "text": "message hi", "sessionId": session_id}),
     ):
         key = "new" if method == "create_task" else f"k-{method}"
-        first: Any = await desk.do(method, key, **params)
+        first: Any = await control.do(method, key, **params)
         if method == "start_task":
-            await wait_until(partial(is_answered, desk, task_session), 10, "the agent has answered")
-        stored = [await count(desk, one) for one in (session_id, task_session)]
-        second: Any = await desk.do(method, key, **params)
+            await wait_until(
+                partial(is_answered, control, task_session), 10, "the agent has answered"
+            )
+        stored = [await count(control, one) for one in (session_id, task_session)]
+        second: Any = await control.do(method, key, **params)
         assert second["repeated"] is True, method
         assert second.get("taskId") == first.get("taskId"), method
         if method != "submit_turn":
-            assert [await count(desk, one) for one in (session_id, task_session)] == stored, method
+            assert [await count(control, one) for one in (session_id, task_session)] == stored, (
+                method
+            )
         told.add(method)
     commands: set[str] = {name for name, call in CALLS.items() if call.changes}
     assert commands >= UNREPEATED
@@ -146,11 +152,11 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
     ],
 )
 async def test_a_command_that_was_overtaken_by_itself_gets_the_answer_of_the_first(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str, words: JsonObject
+    control: ControlClient, monkeypatch: pytest.MonkeyPatch, method: str, words: JsonObject
 ) -> None:
-    task_id = await desk.create("silent")
+    task_id = await control.create("silent")
     if "version" in words:
-        read: Any = await desk.do("get_task", taskId=task_id)
+        read: Any = await control.do("get_task", taskId=task_id)
         words = {**words, "version": read["version"]}
     find, looks, answers = Once.find, count_from(0), list[Any]()
 
@@ -158,25 +164,25 @@ async def test_a_command_that_was_overtaken_by_itself_gets_the_answer_of_the_fir
         """The first one is carried out between a look of the second one for the key and what it does then."""
         found = await find(once, log, shard)
         if next(looks) == 0:
-            answers.append(await desk.do(method, "k", taskId=task_id, **words))
+            answers.append(await control.do(method, "k", taskId=task_id, **words))
         return found
 
     monkeypatch.setattr(Once, "find", find_late)
-    second: Any = await desk.do(method, "k", taskId=task_id, **words)
+    second: Any = await control.do(method, "k", taskId=task_id, **words)
     [first] = answers
     assert (first["repeated"], second["repeated"]) == (False, True)
     assert first.get("taskId") == second.get("taskId")
     with pytest.raises(CallerError):
-        await desk.do(method, "another", taskId=task_id, **words)
+        await control.do(method, "another", taskId=task_id, **words)
 
 
 @pytest.mark.requirement("CMD-30")
 async def test_a_verb_of_a_tree_that_was_overtaken_by_its_own_wish_is_a_repeat(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    control: ControlClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key of such a verb is stored once the tree is told; until then there is its wish alone."""
-    task_id = await desk.create("silent")
-    read: Any = await desk.do("get_task", taskId=task_id)
+    task_id = await control.create("silent")
+    read: Any = await control.do("get_task", taskId=task_id)
     find, looks, stored, told = Once.find, count_from(0), asyncio.Event(), asyncio.Event()
     tell = Subtrees._handle_below  # pyright: ignore[reportPrivateUsage]  held between wish and end
 
@@ -186,7 +192,7 @@ async def test_a_verb_of_a_tree_that_was_overtaken_by_its_own_wish_is_a_repeat(
         return await tell(*given)
 
     monkeypatch.setattr(Subtrees, "_handle_below", tell_late)
-    verb = partial(desk.do, "pause_task", "k", propagation="subtree", taskId=task_id)
+    verb = partial(control.do, "pause_task", "k", propagation="subtree", taskId=task_id)
     firsts = list[asyncio.Task[JsonObject]]()
 
     async def find_late(once: Once, log: EventLog, shard: Shard) -> bytes | None:
@@ -206,11 +212,11 @@ async def test_a_verb_of_a_tree_that_was_overtaken_by_its_own_wish_is_a_repeat(
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_what_is_refused_under_a_key_is_refused_once(desk: Desk) -> None:
+async def test_what_is_refused_under_a_key_is_refused_once(control: ControlClient) -> None:
     """A handler may leave something behind though it refuses, as the count of refused answers, or a look at a card."""
-    task_id = await desk.create("silent")
-    await desk.do("pause_task", "one", taskId=task_id)
-    handlers, tried = desk.house.service.handlers.commands, list[str | None]()
+    task_id = await control.create("silent")
+    await control.do("pause_task", "one", taskId=task_id)
+    handlers, tried = control.harness.service.handlers.commands, list[str | None]()
     pause = handlers[PauseTask]
 
     async def count_tries(principal: Principal, command: PauseTask, idem: str | None) -> Result:
@@ -219,17 +225,17 @@ async def test_what_is_refused_under_a_key_is_refused_once(desk: Desk) -> None:
 
     handlers[PauseTask] = count_tries
     with pytest.raises(UnsupportedOperation):
-        await desk.do("pause_task", "two", taskId=task_id)
+        await control.do("pause_task", "two", taskId=task_id)
     assert tried == ["two"]
 
 
 @pytest.mark.requirement("CMD-30", "CMD-10")
-async def test_a_task_is_tried_again_once_for_each_key(desk: Desk) -> None:
-    task_id = await desk.start("fail badly")
-    await desk.until(task_id, Status.FAILED)
-    first: Any = await desk.do("retry_task", "again", taskId=task_id, reason="once more")
-    again: Any = await desk.do("retry_task", "again", taskId=task_id, reason="once more")
+async def test_a_task_is_tried_again_once_for_each_key(control: ControlClient) -> None:
+    task_id = await control.start("fail badly")
+    await control.until(task_id, Status.FAILED)
+    first: Any = await control.do("retry_task", "again", taskId=task_id, reason="once more")
+    again: Any = await control.do("retry_task", "again", taskId=task_id, reason="once more")
     assert (first["repeated"], again["repeated"]) == (False, True)
-    assert (await desk.types(task_id)).count("task.retrying") == 1
-    assert (await desk.record(task_id)).status is Status.RETRYING
-    await desk.do("cancel_task", taskId=task_id)
+    assert (await control.types(task_id)).count("task.retrying") == 1
+    assert (await control.record(task_id)).status is Status.RETRYING
+    await control.do("cancel_task", taskId=task_id)

@@ -19,7 +19,7 @@ from passerelle.runtime.records.writes import Writes
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, event, make_place, operation
 from tests.support.engine import ask, redis_on_path, run_server
-from tests.support.house import House
+from tests.support.harness import Harness
 
 pytestmark = pytest.mark.anyio
 
@@ -54,28 +54,28 @@ async def test_the_first_append_that_the_server_refuses_says_why(tmp_path: Path)
     ],
 )
 async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
-    house: House, wrote: Wrote, pause_s: float | None, counted: list[str]
+    harness: Harness, wrote: Wrote, pause_s: float | None, counted: list[str]
 ) -> None:
     at, tallied, heard = make_place(), list[str](), list[Shard]()
 
     def tally(result: str, _seconds: float, _why: str) -> None:
         tallied.append(result)
 
-    writes = replace(house.parts.writes, tally=tally, wake_duties=heard.append)
+    writes = replace(harness.parts.writes, tally=tally, wake_duties=heard.append)
     batch = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
 
     async def lose_the_reply(_batch: Batch) -> None:
-        house.log.after_append = None
+        harness.log.after_append = None
         raise StoreUnavailable("no reply came", wrote)
 
-    house.log.after_append = lose_the_reply
+    harness.log.after_append = lose_the_reply
     if len(counted) > 1:
         assert await writes.append(batch, feed=True, pause_s=pause_s) == Again(None)
     else:
         with pytest.raises(StoreUnavailable):
             await writes.append(batch, feed=True, pause_s=pause_s)
     assert tallied == counted
-    assert len(await house.store.log.read_page(at.stream, 0)) == 1
+    assert len(await harness.store.log.read_page(at.stream, 0)) == 1
     assert heard == [], "nobody is told twice, and whoever looks at it regularly finds it"
     quiet, urgent = make_place(), make_place()
     for other in (quiet, urgent):

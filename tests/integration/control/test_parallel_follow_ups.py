@@ -14,70 +14,70 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.verification.walk import verify_store
 from tests.integration.control.test_rollback import say
-from tests.support.desk import Desk
-from tests.support.house import ADA
+from tests.support.control_client import ControlClient
+from tests.support.harness import ADA
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def send(desk: Desk, text: str, first: TurnAccepted, *after: str) -> TurnAccepted:
+async def send(control: ControlClient, text: str, first: TurnAccepted, *after: str) -> TurnAccepted:
     """A follow-up as a caller of A2A sends it, with the tasks that have to complete first."""
-    message = desk.house.message(text)
+    message = control.harness.message(text)
     if after:
         message["metadata"] = {AFTER: [*after]}
-    return await desk.house.send(text, message=message, context_id=first.context_id)
+    return await control.harness.send(text, message=message, context_id=first.context_id)
 
 
-async def let_go(desk: Desk, ended: TurnAccepted, *waiting: TurnAccepted) -> None:
+async def let_go(control: ControlClient, ended: TurnAccepted, *waiting: TurnAccepted) -> None:
     """What the due rows of an ended task, and of those that it lets go, come to."""
-    await desk.until(ended.task_id, Status.COMPLETED)
-    await desk.house.come_due("unblock", ended.task_id, after_ms=0)
+    await control.until(ended.task_id, Status.COMPLETED)
+    await control.harness.run_due("unblock", ended.task_id, after_ms=0)
     for one in waiting:
-        await desk.house.come_due("queued", one.task_id, after_ms=0)
+        await control.harness.run_due("queued", one.task_id, after_ms=0)
 
 
-def get_texts(desk: Desk) -> list[str]:
-    return desk.house.peer.texts
+def get_texts(control: ControlClient) -> list[str]:
+    return control.harness.peer.texts
 
 
 @pytest.mark.requirement("LT-18", "GR-2")
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_two_follow_ups_begin_beside_each_other_and_a_third_after_one_of_them(
-    desk: Desk, *, restarts: bool
+    control: ControlClient, *, restarts: bool
 ) -> None:
-    (flight,) = await say(desk, "book a flight to Helsinki")
-    desk.house.peer.hold()
-    hotel = await send(desk, "book a hotel", flight, flight.facade)
-    snowmobile = await send(desk, "book a snowmobile", flight, flight.facade)
-    spa = await send(desk, "add a spa reservation", flight, hotel.facade)
-    await wait_until(lambda: len(get_texts(desk)) == 3, 10, "two of them are at the agent")
-    waits = await desk.record(spa.task_id)
+    (flight,) = await say(control, "book a flight to Helsinki")
+    control.harness.peer.hold()
+    hotel = await send(control, "book a hotel", flight, flight.facade)
+    snowmobile = await send(control, "book a snowmobile", flight, flight.facade)
+    spa = await send(control, "add a spa reservation", flight, hotel.facade)
+    await wait_until(lambda: len(get_texts(control)) == 3, 10, "two of them are at the agent")
+    waits = await control.record(spa.task_id)
     assert (waits.status, waits.attempts) == (Status.BLOCKED, ())
     assert hotel.task_id in str(waits.status_reason)
-    shown = await desk.house.read(spa)
+    shown = await control.harness.read(spa)
     status = cast("JsonObject", shown["status"])
     assert status["state"] == "TASK_STATE_SUBMITTED"
     assert f"when task {hotel.task_id} has completed" in str(status["message"])
-    both = [await desk.record(one.task_id) for one in (hotel, snowmobile)]
+    both = [await control.record(one.task_id) for one in (hotel, snowmobile)]
     assert [one.status for one in both] == [Status.RUNNING, Status.RUNNING]
     if restarts:
-        await desk.house.restart()
+        await control.harness.restart()
         for one in (hotel, snowmobile):
-            await desk.house.adopt(one)
-    desk.house.peer.release_all()
-    await let_go(desk, hotel, spa)
+            await control.harness.adopt(one)
+    control.harness.peer.release_all()
+    await let_go(control, hotel, spa)
     for one in (spa, snowmobile):
-        await desk.until(one.task_id, Status.COMPLETED)
-    assert get_texts(desk) == [
+        await control.until(one.task_id, Status.COMPLETED)
+    assert get_texts(control) == [
         "book a flight to Helsinki",
         "book a hotel",
         "book a snowmobile",
         "add a spa reservation",
     ]
-    told = str(desk.house.peer.messages)
+    told = str(control.harness.peer.messages)
     assert not [one for one in (AFTER, hotel.task_id, flight.task_id) if one in told]
-    done = {one: await desk.record(one.task_id) for one in (hotel, spa)}
+    done = {one: await control.record(one.task_id) for one in (hotel, spa)}
     assert str(done[hotel].ended_at) <= str(done[spa].started_at)
     edges = {
         (edge.kind, edge.target, edge.status)
@@ -90,15 +90,15 @@ async def test_two_follow_ups_begin_beside_each_other_and_a_third_after_one_of_t
         ("blocked_by", hotel.task_id, "satisfied"),
         ("blocks", spa.task_id, "satisfied"),
     }
-    assert (await verify_store(desk.house.store)).ok
+    assert (await verify_store(control.harness.store)).ok
 
 
 @pytest.mark.requirement("LT-18")
-async def test_message_after_two_tasks_waits_for_both_of_them(desk: Desk) -> None:
-    (first,) = await say(desk, "one")
-    desk.house.peer.hold()
-    two, three = [await send(desk, text, first) for text in ("two", "three")]
-    four = await desk.do(
+async def test_message_after_two_tasks_waits_for_both_of_them(control: ControlClient) -> None:
+    (first,) = await say(control, "one")
+    control.harness.peer.hold()
+    two, three = [await send(control, text, first) for text in ("two", "three")]
+    four = await control.do(
         "submit_turn",
         "k-4",
         agent="other",
@@ -108,7 +108,7 @@ async def test_message_after_two_tasks_waits_for_both_of_them(desk: Desk) -> Non
         metadata={"urn:example:trip": 1},
     )
     assert four["state"] == "accepted"
-    repeated = await desk.do(
+    repeated = await control.do(
         "submit_turn",
         "k-4",
         agent="other",
@@ -119,27 +119,31 @@ async def test_message_after_two_tasks_waits_for_both_of_them(desk: Desk) -> Non
     )
     assert (repeated["taskId"], repeated["repeated"]) == (four["taskId"], True)
     with pytest.raises(IdempotencyConflict):
-        await desk.do("submit_turn", "k-4", agent="other", text="four", contextId=first.context_id)
+        await control.do(
+            "submit_turn", "k-4", agent="other", text="four", contextId=first.context_id
+        )
     task_id = str(four["taskId"])
-    desk.house.peer.release_all()
+    control.harness.peer.release_all()
     for one in (two, three):
-        assert (await desk.record(task_id)).status is Status.BLOCKED
-        await desk.until(one.task_id, Status.COMPLETED)
-        await desk.house.come_due("unblock", one.task_id, after_ms=0)
-    await desk.house.come_due("queued", task_id, after_ms=0)
-    await desk.until(task_id, Status.COMPLETED)
-    (sent,) = [one.params for one in desk.house.peers["other"].requests if "message" in one.params]
+        assert (await control.record(task_id)).status is Status.BLOCKED
+        await control.until(one.task_id, Status.COMPLETED)
+        await control.harness.run_due("unblock", one.task_id, after_ms=0)
+    await control.harness.run_due("queued", task_id, after_ms=0)
+    await control.until(task_id, Status.COMPLETED)
+    (sent,) = [
+        one.params for one in control.harness.peers["other"].requests if "message" in one.params
+    ]
     assert sent["metadata"] == {"urn:example:trip": 1}
 
 
 @pytest.mark.requirement("LT-18")
-async def test_message_after_what_has_completed_begins_at_once(desk: Desk) -> None:
-    (first,) = await say(desk, "one")
-    second = await send(desk, "two", first, first.facade)
-    await desk.house.hear(second)
-    record = await desk.record(second.task_id)
+async def test_message_after_what_has_completed_begins_at_once(control: ControlClient) -> None:
+    (first,) = await say(control, "one")
+    second = await send(control, "two", first, first.facade)
+    await control.harness.await_answer(second)
+    record = await control.record(second.task_id)
     assert record.status is Status.COMPLETED
-    assert "task.blocked" not in await desk.types(second.task_id)
+    assert "task.blocked" not in await control.types(second.task_id)
     assert [edge.status for edge in record.relationships if edge.kind == "blocked_by"] == [
         "satisfied"
     ]
@@ -147,28 +151,28 @@ async def test_message_after_what_has_completed_begins_at_once(desk: Desk) -> No
 
 @pytest.mark.requirement("LT-18", "GR-2")
 async def test_message_after_a_task_that_fails_stays_blocked_and_can_be_cancelled(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    (first,) = await say(desk, "one")
-    desk.house.peer.hold()
-    second = await send(desk, "fail at it", first)
-    third = await send(desk, "three", first, second.facade)
-    answer = await desk.house.hear(third)
+    (first,) = await say(control, "one")
+    control.harness.peer.hold()
+    second = await send(control, "fail at it", first)
+    third = await send(control, "three", first, second.facade)
+    answer = await control.harness.await_answer(third)
     assert cast("JsonObject", answer["task"])["id"] == third.facade, (
         "its caller is not kept waiting"
     )
-    desk.house.peer.release_all()
-    await desk.until(second.task_id, Status.FAILED)
-    await desk.house.come_due("unblock", second.task_id, after_ms=0)
-    waits = await desk.record(third.task_id)
+    control.harness.peer.release_all()
+    await control.until(second.task_id, Status.FAILED)
+    await control.harness.run_due("unblock", second.task_id, after_ms=0)
+    waits = await control.record(third.task_id)
     assert waits.status is Status.BLOCKED
     assert f"task {second.task_id} ended as failed" in str(waits.status_reason)
-    shown = cast("JsonObject", (await desk.house.read(third))["status"])
+    shown = cast("JsonObject", (await control.harness.read(third))["status"])
     assert shown["state"] == "TASK_STATE_SUBMITTED"
     assert f"task {second.task_id} ended as failed" in str(shown["message"])
-    await desk.house.service.execute(ADA, CancelTask(third.facade), None)
-    await desk.until(third.task_id, Status.CANCELLED)
-    assert "three" not in get_texts(desk)
+    await control.harness.service.execute(ADA, CancelTask(third.facade), None)
+    await control.until(third.task_id, Status.CANCELLED)
+    assert "three" not in get_texts(control)
 
 
 BAD: tuple[tuple[Json, str], ...] = (
@@ -182,21 +186,21 @@ BAD: tuple[tuple[Json, str], ...] = (
 @pytest.mark.requirement("LT-18")
 @pytest.mark.parametrize(("given", "field"), BAD)
 async def test_what_is_no_task_of_the_context_is_refused_with_the_field(
-    desk: Desk, given: Json, field: str
+    control: ControlClient, given: Json, field: str
 ) -> None:
-    (first,) = await say(desk, "one")
-    message: JsonObject = {**desk.house.message("two"), "metadata": {AFTER: given}}
+    (first,) = await say(control, "one")
+    message: JsonObject = {**control.harness.message("two"), "metadata": {AFTER: given}}
     with pytest.raises(InvalidInput) as refused:
-        await desk.house.send("", message=message, context_id=first.context_id)
+        await control.harness.send("", message=message, context_id=first.context_id)
     assert refused.value.field.startswith(f"{field}.{AFTER}")
-    assert len(get_texts(desk)) == 1
+    assert len(get_texts(control)) == 1
 
 
 @pytest.mark.requirement("LT-18", "CMD-33")
 async def test_task_of_another_context_and_a_message_to_a_task_wait_for_nothing(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    (first,), (other,) = await say(desk, "ask which?"), await say(desk, "one")
+    (first,), (other,) = await say(control, "ask which?"), await say(control, "one")
     wishes: tuple[dict[str, Json], ...] = (
         {"contextId": other.context_id},
         {},
@@ -205,31 +209,31 @@ async def test_task_of_another_context_and_a_message_to_a_task_wait_for_nothing(
     for given in wishes:
         params: dict[str, Json] = {"agent": "echo", "text": "x", "after": [first.facade], **given}
         with pytest.raises(InvalidInput) as refused:
-            await desk.do("submit_turn", "k-1", **params)
+            await control.do("submit_turn", "k-1", **params)
         assert refused.value.field == "after"
-    assert len(get_texts(desk)) == 2
+    assert len(get_texts(control)) == 2
 
 
 @pytest.mark.requirement("LT-18")
 async def test_message_that_waits_for_its_turn_as_well_goes_on_when_both_are_over(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    (first,) = await say(desk, "one")
-    desk.house.peer.hold()
-    second = await send(desk, "two", first)
+    (first,) = await say(control, "one")
+    control.harness.peer.hold()
+    second = await send(control, "two", first)
     command = SubmitTurn(
         "echo",
-        desk.house.message("three"),
+        control.harness.message("three"),
         "http",
         "none",
         context_id=first.context_id,
         when_busy="queue",
         after=(second.facade,),
     )
-    third = cast("TurnAccepted", await desk.house.service.execute(ADA, command, None))
+    third = cast("TurnAccepted", await control.harness.service.execute(ADA, command, None))
     assert third.position == 1
-    desk.house.peer.release_all()
-    await let_go(desk, second, third)
-    await desk.until(third.task_id, Status.COMPLETED)
-    shown = await desk.house.service.read(ADA, GetTask(third.facade))
+    control.harness.peer.release_all()
+    await let_go(control, second, third)
+    await control.until(third.task_id, Status.COMPLETED)
+    shown = await control.harness.service.read(ADA, GetTask(third.facade))
     assert cast("JsonObject", shown["status"])["state"] == "TASK_STATE_COMPLETED"

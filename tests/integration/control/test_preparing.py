@@ -9,64 +9,66 @@ import pytest
 
 from passerelle.core.errors import PeerUnavailable, VersionMismatch
 from passerelle.core.task.status import Status
-from tests.support.desk import Desk
+from tests.support.control_client import ControlClient
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("ST-4", "CF-3")
-async def test_while_the_card_is_read_task_and_thread_are_being_prepared(desk: Desk) -> None:
-    task_id = await desk.create("echo done")
-    desk.hold_card()
-    starting = asyncio.create_task(desk.do("start_task", "s", taskId=task_id))
-    record = await desk.until(task_id, Status.PREPARING)
-    thread: Any = await desk.do("get_thread", threadId=str(record.thread_id))
+async def test_while_the_card_is_read_task_and_thread_are_being_prepared(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create("echo done")
+    control.hold_card()
+    starting = asyncio.create_task(control.do("start_task", "s", taskId=task_id))
+    record = await control.until(task_id, Status.PREPARING)
+    thread: Any = await control.do("get_thread", threadId=str(record.thread_id))
     assert (thread["activity"], thread["status"]) == ("preparing", "idle")
-    line: Any = await desk.do("get_task_summary", taskId=task_id)
+    line: Any = await control.do("get_task_summary", taskId=task_id)
     assert (line["status"], line["progress"]["step"]) == ("preparing", "card")
-    assert desk.house.peer.messages == []
-    desk.house.peer.card_open.set()
+    assert control.harness.peer.messages == []
+    control.harness.peer.card_open.set()
     assert (await starting)["repeated"] is False
-    record = await desk.until(task_id, Status.COMPLETED)
+    record = await control.until(task_id, Status.COMPLETED)
     assert record.progress.step is None, "what was read is no step of the work"
-    assert f"prepare:{task_id}" not in await desk.house.due(task_id)
+    assert f"prepare:{task_id}" not in await control.harness.due(task_id)
     # The card is known now.
-    second = await desk.start("echo done")
-    progress = [event.fact.payload for event in await desk.events(second)]
+    second = await control.start("echo done")
+    progress = [event.fact.payload for event in await control.events(second)]
     assert "preparing" not in {getattr(one, "status", None) for one in progress}
 
 
 @pytest.mark.requirement("ST-4")
-async def test_a_task_whose_agent_has_no_card_may_be_started_again(desk: Desk) -> None:
-    task_id = await desk.create("echo done", draft=True)
-    peer = desk.house.peer
+async def test_a_task_whose_agent_has_no_card_may_be_started_again(control: ControlClient) -> None:
+    task_id = await control.create("echo done", draft=True)
+    peer = control.harness.peer
     await peer.stop()
     with pytest.raises(PeerUnavailable):
-        await desk.do("start_task", "s", taskId=task_id)
-    record = await desk.record(task_id)
+        await control.do("start_task", "s", taskId=task_id)
+    record = await control.record(task_id)
     assert (record.status, record.attempts, record.turn_id) == (Status.ACCEPTED, (), None)
-    assert f"prepare:{task_id}" not in await desk.house.due(task_id)
+    assert f"prepare:{task_id}" not in await control.harness.due(task_id)
     with pytest.raises(VersionMismatch):
-        await desk.do("start_task", taskId=task_id, version=1)
+        await control.do("start_task", taskId=task_id, version=1)
     await peer.start()
-    desk.house.clock.ahead_ms += 60_000
-    await desk.do("start_task", "s", taskId=task_id)
-    await desk.until(task_id, Status.COMPLETED)
+    control.harness.clock.ahead_ms += 60_000
+    await control.do("start_task", "s", taskId=task_id)
+    await control.until(task_id, Status.COMPLETED)
 
 
 @pytest.mark.requirement("ST-4", "I9")
-async def test_a_task_that_nobody_prepares_any_more_is_put_back(desk: Desk) -> None:
-    task_id = await desk.create("echo done")
-    desk.hold_card()
-    starting = asyncio.create_task(desk.do("start_task", taskId=task_id))
-    await desk.until(task_id, Status.PREPARING)
-    await desk.house.come_due("prepare", task_id, after_ms=120_000)
-    record = await desk.record(task_id)
+async def test_a_task_that_nobody_prepares_any_more_is_put_back(control: ControlClient) -> None:
+    task_id = await control.create("echo done")
+    control.hold_card()
+    starting = asyncio.create_task(control.do("start_task", taskId=task_id))
+    await control.until(task_id, Status.PREPARING)
+    await control.harness.run_due("prepare", task_id, after_ms=120_000)
+    record = await control.record(task_id)
     assert (record.status, record.progress.summary) == (
         Status.ACCEPTED,
         "the preparing instance is gone",
     )
     # One that was only slow goes on all the same.
-    desk.house.peer.card_open.set()
+    control.harness.peer.card_open.set()
     await starting
-    await desk.until(task_id, Status.COMPLETED)
+    await control.until(task_id, Status.COMPLETED)

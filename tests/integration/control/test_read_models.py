@@ -34,8 +34,8 @@ from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.rpc.table import CALLS
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store.retention import Archived, Trimmed
-from tests.support.desk import Desk
-from tests.support.house import BOB, QUICK
+from tests.support.control_client import ControlClient
+from tests.support.harness import BOB, QUICK
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -56,49 +56,51 @@ NAMES: Final[dict[TaskModel, str]] = {
 }
 
 
-async def look(desk: Desk, task_id: str, model: TaskModel) -> Any:  # noqa: ANN401  a JSON object, read by its members
-    return await desk.do(NAMES[model], taskId=task_id)
+async def look(control: ControlClient, task_id: str, model: TaskModel) -> Any:  # noqa: ANN401  a JSON object, read by its members
+    return await control.do(NAMES[model], taskId=task_id)
 
 
-async def open_session(desk: Desk) -> str:
-    answer: Any = await desk.do("open_session", title="Models")
+async def open_session(control: ControlClient) -> str:
+    answer: Any = await control.do("open_session", title="Models")
     return str(answer["session"]["sessionId"])
 
 
-async def start(desk: Desk, session_id: str, text: str, until: Status) -> str:
+async def start(control: ControlClient, session_id: str, text: str, until: Status) -> str:
     """A task in a session, once it stands where a test wants it."""
-    task_id = await desk.start(text, sessionId=session_id)
-    await desk.until(task_id, until)
+    task_id = await control.start(text, sessionId=session_id)
+    await control.until(task_id, until)
     return task_id
 
 
-async def replay(desk: Desk, session_id: str, last: int | None = None) -> list[TaskRecord]:
+async def replay(
+    control: ControlClient, session_id: str, last: int | None = None
+) -> list[TaskRecord]:
     """The tasks of a session as the log alone gives them, up to a sequence."""
-    entries = await desk.house.entries(session_id)
+    entries = await control.harness.entries(session_id)
     events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries[:last]]
     return [one for one in machine.replay(events).values() if isinstance(one, TaskRecord)]
 
 
 @pytest.mark.requirement("SNAP-5", "SNAP-14", "SNAP-15", "SNAP-18", "SNAP-19", "CMD-17")
-async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> None:
+async def test_sets_and_counts_of_a_session_are_those_of_its_log(control: ControlClient) -> None:
     # What is lost is looked for longer than the test takes.
-    desk.house.timeouts = replace(QUICK, liveness_s=60)
-    await desk.house.restart()
-    session_id = await open_session(desk)
-    completed = await start(desk, session_id, "echo done", Status.COMPLETED)
-    failed = await start(desk, session_id, "fail badly", Status.FAILED)
-    waiting = await start(desk, session_id, "ask which", Status.WAITING_INPUT)
-    running = await start(desk, session_id, "slow 60", Status.RUNNING)
-    accepted = await desk.create("later", sessionId=session_id)
-    blocked = await desk.create("after the other", sessionId=session_id)
-    await desk.do("link_tasks", taskId=accepted, kind="blocks", target=blocked)
-    cancelled = await desk.create("never", sessionId=session_id)
-    await desk.do("cancel_task", taskId=cancelled)
-    lost = await start(desk, session_id, "forget me", Status.LOST)
-    stored = len(await desk.house.entries(session_id))
-    found: Any = await desk.do("get_session_tasks", sessionId=session_id)
+    control.harness.timeouts = replace(QUICK, liveness_s=60)
+    await control.harness.restart()
+    session_id = await open_session(control)
+    completed = await start(control, session_id, "echo done", Status.COMPLETED)
+    failed = await start(control, session_id, "fail badly", Status.FAILED)
+    waiting = await start(control, session_id, "ask which", Status.WAITING_INPUT)
+    running = await start(control, session_id, "slow 60", Status.RUNNING)
+    accepted = await control.create("later", sessionId=session_id)
+    blocked = await control.create("after the other", sessionId=session_id)
+    await control.do("link_tasks", taskId=accepted, kind="blocks", target=blocked)
+    cancelled = await control.create("never", sessionId=session_id)
+    await control.do("cancel_task", taskId=cancelled)
+    lost = await start(control, session_id, "forget me", Status.LOST)
+    stored = len(await control.harness.entries(session_id))
+    found: Any = await control.do("get_session_tasks", sessionId=session_id)
     # Whoever is lost is looked for meanwhile, and that is told.
-    assert stored <= found["sequence"] <= len(await desk.house.entries(session_id))
+    assert stored <= found["sequence"] <= len(await control.harness.entries(session_id))
 
     sets = {name: set(found[name]) for name in ("active", "waiting", "lost", "terminal", "failed")}
     assert sets == {
@@ -108,7 +110,7 @@ async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> 
         "terminal": {completed, failed, cancelled},
         "failed": {failed},
     }
-    told = await replay(desk, session_id, found["sequence"])
+    told = await replay(control, session_id, found["sequence"])
     statuses = Counter(record.status for record in told)
     counts = found["summary"]
     assert counts["terminal"] == sum(statuses[one] for one in ENDED)
@@ -134,16 +136,16 @@ async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> 
     assert all(record.delivery.items() <= shown[name] for name, record in by_id.items())
     (stopped,) = [one for one in found["blocked"] if one["taskId"] == blocked]
     assert accepted in str(stopped)
-    await desk.do("cancel_task", taskId=lost)
-    await desk.until(lost, Status.CANCELLED)
-    report = await verify_store(desk.house.store, session_id, rebuild=True)
+    await control.do("cancel_task", taskId=lost)
+    await control.until(lost, Status.CANCELLED)
+    report = await verify_store(control.harness.store, session_id, rebuild=True)
     assert (report.lines, report.rebuilt) == ([], 1)
-    await prove_threads(desk, session_id)
+    await prove_threads(control, session_id)
 
 
-async def prove_threads(desk: Desk, session_id: str) -> None:
+async def prove_threads(control: ControlClient, session_id: str) -> None:
     """Each thread as it is served is what the log alone gives at the same moment."""
-    entries = await desk.house.entries(session_id)
+    entries = await control.harness.entries(session_id)
     replayed = machine.replay(
         [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
     )
@@ -153,20 +155,20 @@ async def prove_threads(desk: Desk, session_id: str) -> None:
     questions = {one.request.action_id: AskedQuestion(one) for one in asked}
     assert threads
     for thread in threads:
-        served: Any = await desk.do("get_thread", threadId=thread.thread_id)
-        now_ms = desk.house.clock.now_ms()
+        served: Any = await control.do("get_thread", threadId=thread.thread_id)
+        now_ms = control.harness.clock.now_ms()
         rebuilt = show_thread(thread, tasks, len(entries), now_ms, questions=questions)
         assert served == to_wire(rebuilt)
 
 
 @pytest.mark.requirement("SNAP-15", "SNAP-22", "TR-18")
-async def test_each_member_of_a_line_is_there_or_says_why_not(desk: Desk) -> None:
-    session_id = await open_session(desk)
-    await start(desk, session_id, "echo done", Status.COMPLETED)
-    await start(desk, session_id, "ask which", Status.WAITING_INPUT)
-    await desk.create("later", sessionId=session_id)
-    await start(desk, session_id, "big", Status.COMPLETED)
-    found: Any = await desk.do("get_session_tasks", sessionId=session_id)
+async def test_each_member_of_a_line_is_there_or_says_why_not(control: ControlClient) -> None:
+    session_id = await open_session(control)
+    await start(control, session_id, "echo done", Status.COMPLETED)
+    await start(control, session_id, "ask which", Status.WAITING_INPUT)
+    await control.create("later", sessionId=session_id)
+    await start(control, session_id, "big", Status.COMPLETED)
+    found: Any = await control.do("get_session_tasks", sessionId=session_id)
     named = (
         *("status", "title", "owner", "scope", "currentRunId", "progress.percent", "delivery"),
         *("progress.phase", "progress.summary", "startedAt", "endedAt", "assignee"),
@@ -189,12 +191,12 @@ async def test_each_member_of_a_line_is_there_or_says_why_not(desk: Desk) -> Non
 
 
 @pytest.mark.requirement("SNAP-16", "CMD-13", "GR-10", "TR-17", "GR-4", "GR-5", "GR-6")
-async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
-    session_id = await open_session(desk)
-    root = await desk.create("root", sessionId=session_id)
-    child = await desk.create("child", sessionId=session_id, parentTaskId=root)
-    linked = await desk.create("linked", sessionId=session_id)
-    first = await desk.create("first", sessionId=session_id)
+async def test_trees_can_be_made_again_from_the_graph_alone(control: ControlClient) -> None:
+    session_id = await open_session(control)
+    root = await control.create("root", sessionId=session_id)
+    child = await control.create("child", sessionId=session_id, parentTaskId=root)
+    linked = await control.create("linked", sessionId=session_id)
+    first = await control.create("first", sessionId=session_id)
     said = [
         (linked, "parent", root),
         (first, "blocks", child),
@@ -209,9 +211,9 @@ async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
         (root, "child", first),
     ]
     for task_id, kind, target in said:
-        await desk.do("link_tasks", taskId=task_id, kind=kind, target=target)
-    await desk.do("unlink_tasks", taskId=root, kind="child", target=first)
-    found: Any = await desk.do("get_session_tasks", sessionId=session_id)
+        await control.do("link_tasks", taskId=task_id, kind=kind, target=target)
+    await control.do("unlink_tasks", taskId=root, kind="child", target=first)
+    found: Any = await control.do("get_session_tasks", sessionId=session_id)
     edges = {
         (one["taskId"], one["edge"]["kind"], one["edge"]["target"]): one["edge"]["status"]
         for one in found["graph"]["edges"]
@@ -228,53 +230,53 @@ async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
     assert waits == {(child, first), (linked, child)}
     assert edges[root, "child", first] == edges[first, "parent", root] == "removed"
     for task_id, kind, target in said[:-1]:
-        await desk.do("unlink_tasks", taskId=task_id, kind=kind, target=target)
-    cut: Any = await desk.do("get_session_tasks", sessionId=session_id)
+        await control.do("unlink_tasks", taskId=task_id, kind=kind, target=target)
+    cut: Any = await control.do("get_session_tasks", sessionId=session_id)
     assert {
         (one["taskId"], one["edge"]["kind"], one["edge"]["target"])
         for one in cut["graph"]["edges"]
         if one["edge"]["status"] != "removed"
     } == {(child, "parent", root), (root, "child", child)}
     assert len(cut["graph"]["edges"]) == len(found["graph"]["edges"])
-    alone = await look(desk, linked, "graph")
+    alone = await look(control, linked, "graph")
     assert {edge["edge"]["kind"] for edge in alone["edges"]} == {
         *("parent", "blocked_by", "source_task")
     }
 
 
 @pytest.mark.requirement("SNAP-21", "VAL-11", "CF-16")
-async def test_words_of_an_agent_are_never_taken_for_a_success(desk: Desk) -> None:
+async def test_words_of_an_agent_are_never_taken_for_a_success(control: ControlClient) -> None:
     async def boast(turn: Turn) -> None:
         await turn.status("WORKING", "all done! completed successfully, 100 %")
         await turn.artifact("the final report: completed")
         await gate.wait()
 
     gate = asyncio.Event()
-    desk.house.peer.next(boast)
-    task_id = await desk.start("boast")
+    control.harness.peer.next(boast)
+    task_id = await control.start("boast")
 
     async def has_heard() -> bool:
-        return bool((await desk.record(task_id)).artifact_count)
+        return bool((await control.record(task_id)).artifact_count)
 
     await wait_until(has_heard, 10, "the agent has boasted")
     for model in get_args(TaskModel):
-        shown = await look(desk, task_id, model)
+        shown = await look(control, task_id, model)
         assert "completed" not in find_values(shown, "status", "recorded", "nativeStatus"), model
         assert find_values(shown, "percent", "endedAt", "completionSummary") == set(), model
-    line = await look(desk, task_id, "summary")
+    line = await look(control, task_id, "summary")
     assert (line["status"], line["marks"]["progress.percent"]["state"]) == ("running", "unknown")
-    assert (await look(desk, task_id, "explain"))["end"] == []
-    desk.house.clock.ahead_ms += QUIET_MS + 1
-    late = await look(desk, task_id, "summary")
+    assert (await look(control, task_id, "explain"))["end"] == []
+    control.harness.clock.ahead_ms += QUIET_MS + 1
+    late = await look(control, task_id, "summary")
     assert (late["status"], late["recorded"]) == ("stale", "running")
     assert late["marks"]["status"]["behindMs"] > QUIET_MS
-    assert (await look(desk, task_id, "explain"))["marks"]["status"]["state"] == "stale"
-    attempts = await look(desk, task_id, "attempts")
+    assert (await look(control, task_id, "explain"))["marks"]["status"]["state"] == "stale"
+    attempts = await look(control, task_id, "attempts")
     assert attempts["marks"][f"{attempts['active']}.status"]["state"] == "stale"
-    thread: Any = await desk.do("get_thread", threadId=line["threadId"])
+    thread: Any = await control.do("get_thread", threadId=line["threadId"])
     assert thread["diagnostics"]["doubtful"] == [task_id]
     gate.set()
-    await desk.do("cancel_task", taskId=task_id)
+    await control.do("cancel_task", taskId=task_id)
 
 
 def find_values(value: Json, *names: str) -> set[str]:
@@ -290,16 +292,16 @@ def find_values(value: Json, *names: str) -> set[str]:
 
 
 @pytest.mark.requirement("SNAP-20", "SNAP-22", "VAL-11")
-async def test_models_answer_when_the_events_are_gone_and_say_so(desk: Desk) -> None:
-    session_id = await open_session(desk)
-    task_id = await start(desk, session_id, "chunks 3", Status.COMPLETED)
-    before = {model: await look(desk, task_id, model) for model in get_args(TaskModel)}
+async def test_models_answer_when_the_events_are_gone_and_say_so(control: ControlClient) -> None:
+    session_id = await open_session(control)
+    task_id = await start(control, session_id, "chunks 3", Status.COMPLETED)
+    before = {model: await look(control, task_id, model) for model in get_args(TaskModel)}
     assert all("facts" not in model.get("marks", {}) for model in before.values())
-    head = await desk.house.log.read_head(StreamRef(StreamKind.SESSION, session_id))
+    head = await control.harness.log.read_head(StreamRef(StreamKind.SESSION, session_id))
     assert head is not None
-    trimmed = await desk.house.store.retention.trim(session_id, head.sequence, ARCHIVE)
+    trimmed = await control.harness.store.retention.trim(session_id, head.sequence, ARCHIVE)
     assert trimmed == Trimmed(head.sequence + 1)
-    after = {model: await look(desk, task_id, model) for model in get_args(TaskModel)}
+    after = {model: await look(control, task_id, model) for model in get_args(TaskModel)}
     for model in ("summary", "attempts", "graph", "delivery", "subagents", "context"):
         assert after[model] == before[model]
     for model in ("artifacts", "routing", "objects", "explain"):
@@ -311,17 +313,17 @@ async def test_models_answer_when_the_events_are_gone_and_say_so(desk: Desk) -> 
     assert after["explain"]["status"] == "completed"
     (artifact,) = after["artifacts"]["artifacts"]
     assert artifact["marks"]["versions"]["state"] == "unavailable"
-    session: Any = await desk.do("get_session", sessionId=session_id)
+    session: Any = await control.do("get_session", sessionId=session_id)
     assert session["history"]["marks"]["before"]["state"] == "unavailable"
-    desk.house.forget_sessions()
+    control.harness.forget_sessions()
 
 
 @pytest.mark.requirement("VAL-7", "CMD-16")
-async def test_an_old_session_is_read_by_windows_of_bounded_cost(desk: Desk) -> None:
-    session_id = await open_session(desk)
-    task_id = await desk.create("go on for long", sessionId=session_id)
+async def test_an_old_session_is_read_by_windows_of_bounded_cost(control: ControlClient) -> None:
+    session_id = await open_session(control)
+    task_id = await control.create("go on for long", sessionId=session_id)
     ref = EntityRef(EntityKind.TASK, task_id)
-    writes = desk.house.parts.writes
+    writes = control.harness.parts.writes
     for _ in range(158):
 
         def body(decision: Decision) -> AppendOptions:
@@ -333,26 +335,26 @@ async def test_an_old_session_is_read_by_windows_of_bounded_cost(desk: Desk) -> 
             return AppendOptions()
 
         assert isinstance(await writes.decide(session_id, [ref], body), Written)
-    log = desk.house.log
+    log = control.harness.log
     log.entries_read = 0
-    session: Any = await desk.do("get_session", sessionId=session_id)
+    session: Any = await control.do("get_session", sessionId=session_id)
     assert session["sequence"] > 10_000
     assert log.entries_read <= 200
     history = session["history"]
     assert (history["last"] - history["first"], history["before"]) == (199, history["first"])
     log.entries_read = 0
-    explained = await look(desk, task_id, "explain")
+    explained = await look(control, task_id, "explain")
     assert log.entries_read <= LOOKED_AT + 2
-    desk.house.forget_sessions()
+    control.harness.forget_sessions()
     assert explained["marks"]["facts"]["state"] == "unavailable"
     assert "are not looked at" in explained["marks"]["facts"]["reason"]
 
 
 @pytest.mark.requirement("SNAP-1", "CMD-16")
-async def test_pages_of_a_session_have_no_hole_and_no_repeat(desk: Desk) -> None:
-    session_id = await open_session(desk)
+async def test_pages_of_a_session_have_no_hole_and_no_repeat(control: ControlClient) -> None:
+    session_id = await open_session(control)
     for number in range(25):
-        await desk.do(
+        await control.do(
             "submit_turn",
             f"k-{number}",
             agent="echo",
@@ -361,15 +363,15 @@ async def test_pages_of_a_session_have_no_hole_and_no_repeat(desk: Desk) -> None
         )
 
     async def all_answered() -> bool:
-        records = await replay(desk, session_id)
+        records = await replay(control, session_id)
         return len(records) == 25 and all(one.status in ENDED for one in records)
 
     await wait_until(all_answered, 10, "every turn has its answer")
-    whole: Any = await desk.do("get_session", sessionId=session_id, limit=1000)
+    whole: Any = await control.do("get_session", sessionId=session_id, limit=1000)
     paged: list[Any] = []
     params: JsonObject = {}
     while True:
-        page: Any = await desk.do("get_session", sessionId=session_id, limit=50, **params)
+        page: Any = await control.do("get_session", sessionId=session_id, limit=50, **params)
         paged = page["history"]["items"] + paged
         if page["history"].get("before") is None:
             break
@@ -383,42 +385,42 @@ async def test_pages_of_a_session_have_no_hole_and_no_repeat(desk: Desk) -> None
 
 
 @pytest.mark.requirement("SNAP-7", "SNAP-11", "SNAP-12", "SNAP-6", "VAL-9")
-async def test_what_an_agent_brought_and_how_it_was_chosen(desk: Desk) -> None:
+async def test_what_an_agent_brought_and_how_it_was_chosen(control: ControlClient) -> None:
     async def bring_many(turn: Turn) -> None:
         for number in range(int(turn.argument)):
             await turn.artifact(f"leaf {number}", artifact_id=f"leaf-{number}")
         await turn.status("COMPLETED")
 
-    desk.house.peer.on("many", bring_many)
-    task_id = await desk.start("two-artifacts")
-    await desk.until(task_id, Status.COMPLETED)
-    found = (await look(desk, task_id, "artifacts"))["artifacts"]
+    control.harness.peer.on("many", bring_many)
+    task_id = await control.start("two-artifacts")
+    await control.until(task_id, Status.COMPLETED)
+    found = (await look(control, task_id, "artifacts"))["artifacts"]
     assert len(found) == 2
     for chain in found:
         assert [one["version"] for one in chain["versions"]][:1] == [1]
         assert "versions" not in chain["marks"]
-    many = await desk.start("many 18")
-    await desk.until(many, Status.COMPLETED)
-    told = await look(desk, many, "artifacts")
+    many = await control.start("many 18")
+    await control.until(many, Status.COMPLETED)
+    told = await look(control, many, "artifacts")
     assert [len(chain["versions"]) for chain in told["artifacts"]] == [1] * 18
     assert "artifacts" not in told["marks"]
     assert told["marks"]["issues"]["state"] == "not_applicable"
-    routing = await look(desk, task_id, "routing")
+    routing = await look(control, task_id, "routing")
     assert routing["peer"] == "echo"
     assert routing["marks"]["limits"]["state"] == "unknown"
     assert "not_applicable" in {mark["state"] for mark in routing["marks"].values()}
-    (subagent,) = (await look(desk, task_id, "subagents"))["subagents"]
+    (subagent,) = (await look(control, task_id, "subagents"))["subagents"]
     assert subagent["recoverability"] not in {None, "message_only"}
-    bare: Any = await desk.do("submit_turn", "bare", agent="echo", text="message hello")
-    await desk.until(bare["taskId"], Status.COMPLETED)
-    (other,) = (await look(desk, bare["taskId"], "subagents"))["subagents"]
+    bare: Any = await control.do("submit_turn", "bare", agent="echo", text="message hello")
+    await control.until(bare["taskId"], Status.COMPLETED)
+    (other,) = (await look(control, bare["taskId"], "subagents"))["subagents"]
     assert other["recoverability"] == "message_only"
-    context = await look(desk, task_id, "context")
+    context = await look(control, task_id, "context")
     assert {mark["state"] for mark in context["marks"].values()} == {"not_applicable"}
-    explained = await look(desk, task_id, "explain")
+    explained = await look(control, task_id, "explain")
     assert [reason["code"] for reason in explained["agent"]][:1] == ["named"]
     assert all(reason["fact"]["sequence"] for reason in explained["agent"])
-    objects = await look(desk, task_id, "objects")
+    objects = await look(control, task_id, "objects")
     assert [step["first"] for step in objects["steps"]] == sorted(
         step["first"] for step in objects["steps"]
     )
@@ -426,47 +428,49 @@ async def test_what_an_agent_brought_and_how_it_was_chosen(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("ID-2", "CMD-16")
-async def test_a_session_lists_its_threads_and_each_of_them_names_it(desk: Desk) -> None:
-    session_id = await open_session(desk)
-    tasks = [await desk.create(f"talk {number}", sessionId=session_id) for number in range(2)]
-    threads = {str((await desk.record(task_id)).thread_id) for task_id in tasks}
-    session: Any = await desk.do("get_session", sessionId=session_id)
+async def test_a_session_lists_its_threads_and_each_of_them_names_it(
+    control: ControlClient,
+) -> None:
+    session_id = await open_session(control)
+    tasks = [await control.create(f"talk {number}", sessionId=session_id) for number in range(2)]
+    threads = {str((await control.record(task_id)).thread_id) for task_id in tasks}
+    session: Any = await control.do("get_session", sessionId=session_id)
     assert {one["threadId"] for one in session["threads"]} == threads
     assert (len(threads), session["threadCount"], session["title"]) == (2, 2, "Models")
     for thread_id in threads:
-        thread: Any = await desk.do("get_thread", threadId=thread_id)
+        thread: Any = await control.do("get_thread", threadId=thread_id)
         assert (thread["sessionId"], len(thread["tasks"])) == (session_id, 1)
 
 
 @pytest.mark.requirement("CMD-12", "SNAP-20")
-async def test_a_service_that_knows_nothing_answers_the_same(desk: Desk) -> None:
-    session_id = await open_session(desk)
-    tasks = [await start(desk, session_id, text, Status.COMPLETED) for text in ("one", "two")]
-    tasks.append(await desk.create("three", sessionId=session_id))
+async def test_a_service_that_knows_nothing_answers_the_same(control: ControlClient) -> None:
+    session_id = await open_session(control)
+    tasks = [await start(control, session_id, text, Status.COMPLETED) for text in ("one", "two")]
+    tasks.append(await control.create("three", sessionId=session_id))
 
     async def read_all() -> list[JsonObject]:
-        times: dict[str, Any] = {"since": (await desk.record(tasks[0])).status_at}
+        times: dict[str, Any] = {"since": (await control.record(tasks[0])).status_at}
         return [
-            await desk.do("list_tasks"),
-            await desk.do("list_tasks", status=["completed"], **times),
-            await desk.do("list_sessions"),
-            *[await desk.do("get_task", taskId=task_id) for task_id in tasks],
+            await control.do("list_tasks"),
+            await control.do("list_tasks", status=["completed"], **times),
+            await control.do("list_sessions"),
+            *[await control.do("get_task", taskId=task_id) for task_id in tasks],
         ]
 
     before = await read_all()
-    await desk.house.restart()
+    await control.harness.restart()
     assert await read_all() == before
     listed: Any = before[:2]
     assert [len(one["tasks"]) for one in listed] == [3, 2]
 
 
-async def test_what_is_not_the_callers_looks_like_what_is_not_there(desk: Desk) -> None:
-    session_id = await open_session(desk)
-    task_id = await desk.create(sessionId=session_id)
-    record = await desk.record(task_id)
+async def test_what_is_not_the_callers_looks_like_what_is_not_there(control: ControlClient) -> None:
+    session_id = await open_session(control)
+    task_id = await control.create(sessionId=session_id)
+    record = await control.record(task_id)
     for model in get_args(TaskModel):
         with pytest.raises(NotFound):
-            await desk.do(NAMES[model], None, BOB, taskId=task_id)
+            await control.do(NAMES[model], None, BOB, taskId=task_id)
     for method, name, known in (
         ("get_session", "sessionId", session_id),
         ("get_session_tasks", "sessionId", session_id),
@@ -474,7 +478,7 @@ async def test_what_is_not_the_callers_looks_like_what_is_not_there(desk: Desk) 
     ):
         for given in (known, "se_1", f"{known[:5]}{'0' * 26}"):
             with pytest.raises(NotFound):
-                await desk.do(method, None, BOB, **{name: given})
+                await control.do(method, None, BOB, **{name: given})
 
 
 def test_every_model_of_a_task_is_asked_for_by_a_call() -> None:
@@ -483,21 +487,23 @@ def test_every_model_of_a_task_is_asked_for_by_a_call() -> None:
 
 
 @pytest.mark.requirement("VAL-9", "EXT-5")
-async def test_why_another_agent_took_over_is_explained_by_its_facts(desk: Desk) -> None:
-    desk.house.policy = RetryPolicy(fallback=("other",))
+async def test_why_another_agent_took_over_is_explained_by_its_facts(
+    control: ControlClient,
+) -> None:
+    control.harness.policy = RetryPolicy(fallback=("other",))
 
     async def reject(turn: Turn) -> None:
         await turn.status("REJECTED", "not my work")
 
-    desk.house.peer.next(reject)
-    task_id = await desk.start()
-    await desk.until(task_id, Status.RETRYING)
-    await desk.house.come_due("retry", task_id, after_ms=60_000)
-    await desk.until(task_id, Status.COMPLETED)
-    events = {event.sequence: event.type for event in await desk.events(task_id)}
-    found: Any = await desk.do("explain_task", taskId=task_id)
+    control.harness.peer.next(reject)
+    task_id = await control.start()
+    await control.until(task_id, Status.RETRYING)
+    await control.harness.run_due("retry", task_id, after_ms=60_000)
+    await control.until(task_id, Status.COMPLETED)
+    events = {event.sequence: event.type for event in await control.events(task_id)}
+    found: Any = await control.do("explain_task", taskId=task_id)
     cited = {events[reason["fact"]["sequence"]] for reason in [*found["agent"], *found["retries"]]}
     assert "routing.fallback.applied" in cited
     assert "task.retrying" in cited
-    routing: Any = await desk.do("get_routing", taskId=task_id)
+    routing: Any = await control.do("get_routing", taskId=task_id)
     assert routing["peer"] == "other"

@@ -24,57 +24,59 @@ from passerelle.delegation.runs.turn_request import OpenedTurn, TurnRequest
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.records.places import list_places
-from tests.support.desk import Desk
-from tests.support.house import ADA, BOB
+from tests.support.control_client import ControlClient
+from tests.support.harness import ADA, BOB
 from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
 
 
-async def read_thread(desk: Desk, thread_id: str) -> ThreadRecord:
+async def read_thread(control: ControlClient, thread_id: str) -> ThreadRecord:
     ref = EntityRef(EntityKind.THREAD, thread_id)
-    record = (await desk.house.parts.writes.load([ref]))[ref].record
+    record = (await control.harness.parts.writes.load([ref]))[ref].record
     assert isinstance(record, ThreadRecord)
     return record
 
 
-async def say(desk: Desk, *texts: str, agent: str = "echo") -> list[TurnAccepted]:
+async def say(control: ControlClient, *texts: str, agent: str = "echo") -> list[TurnAccepted]:
     """Turns of one context, each with its answer."""
     told: list[TurnAccepted] = []
     for text in texts:
         context = told[0].context_id if told else None
-        accepted = await desk.house.send(text, agent=agent, context_id=context)
-        await desk.house.hear(accepted)
+        accepted = await control.harness.send(text, agent=agent, context_id=context)
+        await control.harness.await_answer(accepted)
         told.append(accepted)
     return told
 
 
 async def go_back(
-    desk: Desk, to: TurnAccepted, idem: str | None = None, who: Principal = ADA
+    control: ControlClient, to: TurnAccepted, idem: str | None = None, who: Principal = ADA
 ) -> JsonObject:
-    return await desk.do(
+    return await control.do(
         "roll_back_thread", idem, who, threadId=to.thread_id, toTurn=to.turn_id, reason="no boats"
     )
 
 
-async def read_types(desk: Desk, accepted: TurnAccepted, after: int) -> list[str]:
-    return [event.type for event in await desk.house.events(accepted) if event.sequence > after]
+async def read_types(control: ControlClient, accepted: TurnAccepted, after: int) -> list[str]:
+    return [
+        event.type for event in await control.harness.events(accepted) if event.sequence > after
+    ]
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5", "A2A-4", "LT-17", "CMD-30")
 async def test_two_turns_are_left_behind_and_what_comes_then_begins_without_them(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    one = (await say(desk, "echo 1"))[0]
-    then = await read_thread(desk, one.thread_id)
-    two = await desk.house.send("echo 2", context_id=one.context_id)
-    await desk.house.hear(two)
-    other = await desk.house.send("echo 3", agent="other", context_id=one.context_id)
-    await desk.house.hear(other)
-    before = await read_thread(desk, one.thread_id)
-    shown = [await desk.house.read(accepted) for accepted in (one, two, other)]
-    head = len(await desk.house.events(one))
-    answer = await go_back(desk, one, "back")
+    one = (await say(control, "echo 1"))[0]
+    then = await read_thread(control, one.thread_id)
+    two = await control.harness.send("echo 2", context_id=one.context_id)
+    await control.harness.await_answer(two)
+    other = await control.harness.send("echo 3", agent="other", context_id=one.context_id)
+    await control.harness.await_answer(other)
+    before = await read_thread(control, one.thread_id)
+    shown = [await control.harness.read(accepted) for accepted in (one, two, other)]
+    head = len(await control.harness.events(one))
+    answer = await go_back(control, one, "back")
     assert answer == {
         "threadId": one.thread_id,
         "outcome": "rolled_back",
@@ -86,7 +88,7 @@ async def test_two_turns_are_left_behind_and_what_comes_then_begins_without_them
         "renewed": ["echo", "other"],
         "repeated": False,
     }
-    assert await read_types(desk, one, head) == [
+    assert await read_types(control, one, head) == [
         "history.rollback.started",
         "task.updated",
         "task.updated",
@@ -94,125 +96,125 @@ async def test_two_turns_are_left_behind_and_what_comes_then_begins_without_them
         "history.rollback.completed",
         "snapshot.updated",
     ]
-    now = await read_thread(desk, one.thread_id)
+    now = await read_thread(control, one.thread_id)
     assert read_state(now) == read_state(then) != read_state(before)
     assert now.remotes == {}
     # Everything is there as it was, and says that it does not stand.
-    assert [await desk.house.read(accepted) for accepted in (one, two, other)] == shown
-    marks = [(await desk.record(one.task_id)).rolled_back for one in (one, two, other)]
+    assert [await control.harness.read(accepted) for accepted in (one, two, other)] == shown
+    marks = [(await control.record(one.task_id)).rolled_back for one in (one, two, other)]
     assert marks == [None, answer["boundaryId"], answer["boundaryId"]]
-    line = await desk.do("get_task_summary", taskId=two.facade)
-    assert line["rolledBack"] == (await desk.do("get_task", taskId=two.facade))["rolledBack"]
+    line = await control.do("get_task_summary", taskId=two.facade)
+    assert line["rolledBack"] == (await control.do("get_task", taskId=two.facade))["rolledBack"]
     # A repeat gets the same, and does not go back a second time.
-    three = await desk.house.send("echo 4", context_id=one.context_id)
-    await desk.house.hear(three)
-    assert await go_back(desk, one, "back") == {**answer, "repeated": True}
-    after = await read_thread(desk, one.thread_id)
+    three = await control.harness.send("echo 4", context_id=one.context_id)
+    await control.harness.await_answer(three)
+    assert await go_back(control, one, "back") == {**answer, "repeated": True}
+    after = await read_thread(control, one.thread_id)
     assert (after.turns, after.artifacts["result"].version) == (2, 2)
-    contexts = [str(message["contextId"]) for message in desk.house.peer.messages]
+    contexts = [str(message["contextId"]) for message in control.harness.peer.messages]
     assert contexts[0] == contexts[1] != contexts[2]
-    (artifact,) = (await desk.record(three.task_id)).artifacts
+    (artifact,) = (await control.record(three.task_id)).artifacts
     assert artifact.replaces == then.artifacts["result"].artifact_id
     with pytest.raises(IdempotencyConflict):
-        await go_back(desk, three, "back")
-    assert (await verify_store(desk.house.store)).ok
+        await go_back(control, three, "back")
+    assert (await verify_store(control.harness.store)).ok
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5")
 async def test_a_thread_goes_back_again_and_further_but_not_to_what_it_has_left(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    told = await say(desk, "echo 1", "echo 2", "echo 3", "echo 4")
-    await go_back(desk, told[2])
+    told = await say(control, "echo 1", "echo 2", "echo 3", "echo 4")
+    await go_back(control, told[2])
     with pytest.raises(InvalidInput, match=r"toTurn.*already rolled back"):
-        await go_back(desk, told[3])
-    nothing = await go_back(desk, told[2])
+        await go_back(control, told[3])
+    nothing = await go_back(control, told[2])
     assert (nothing["outcome"], nothing.get("boundaryId")) == ("no_op", None)
-    answer = await go_back(desk, told[0])
+    answer = await go_back(control, told[0])
     assert answer["turns"] == [told[1].turn_id, told[2].turn_id]
-    state = read_state(await read_thread(desk, told[0].thread_id))
+    state = read_state(await read_thread(control, told[0].thread_id))
     assert (state.turns, state.artifacts["result"].version) == (1, 1)
-    gone = [(await desk.record(one.task_id)).rolled_back is not None for one in told]
+    gone = [(await control.record(one.task_id)).rolled_back is not None for one in told]
     assert gone == [False, True, True, True]
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5")
 async def test_what_is_under_way_and_what_is_no_turn_of_the_thread_is_refused_by_name(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    (one,), (elsewhere,) = await say(desk, "echo 1"), await say(desk, "echo 1")
-    head = len(await desk.house.events(one))
+    (one,), (elsewhere,) = await say(control, "echo 1"), await say(control, "echo 1")
+    head = len(await control.harness.events(one))
     for unknown in (elsewhere.turn_id, "turn_00zzzzzzzzzzzzzzzzzzzzzzzzzz", "x"):
         with pytest.raises(InvalidInput) as refused:
-            await desk.do("roll_back_thread", threadId=one.thread_id, toTurn=unknown)
+            await control.do("roll_back_thread", threadId=one.thread_id, toTurn=unknown)
         assert refused.value.field == "toTurn"
     with pytest.raises(NotFound):
-        await go_back(desk, one, None, BOB)
+        await go_back(control, one, None, BOB)
     reader = Principal("ada", kind="person", scopes=frozenset({AccessScope.READ_TASKS}))
     with pytest.raises(Forbidden):
-        await go_back(desk, one, None, reader)
+        await go_back(control, one, None, reader)
 
     async def ask(turn: Turn) -> None:
         await turn.status("INPUT_REQUIRED", "which boat?")
 
-    assert await read_types(desk, one, head) == []
-    desk.house.peer.next(ask)
-    asked = await desk.house.send("a boat", context_id=one.context_id)
-    await desk.house.hear(asked)
+    assert await read_types(control, one, head) == []
+    control.harness.peer.next(ask)
+    asked = await control.harness.send("a boat", context_id=one.context_id)
+    await control.harness.await_answer(asked)
     with pytest.raises(UnsupportedOperation, match="toTurn") as open_task:
-        await go_back(desk, one)
+        await go_back(control, one)
     assert open_task.value.details["tasks"] == asked.facade
-    await desk.house.cancel(asked)
-    assert (await go_back(desk, one))["tasks"] == [asked.facade]
+    await control.harness.cancel(asked)
+    assert (await go_back(control, one))["tasks"] == [asked.facade]
     with pytest.raises(UnsupportedOperation, match="rolled back"):
-        await desk.do("retry_task", taskId=asked.facade, reason="again")
+        await control.do("retry_task", taskId=asked.facade, reason="again")
 
 
 @pytest.mark.requirement("EXT-11")
 async def test_a_turn_that_comes_between_is_left_behind_as_well_or_stops_the_rollback(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    one, two = await say(desk, "echo 1", "echo 2")
+    one, two = await say(control, "echo 1", "echo 2")
     late: list[TurnAccepted] = []
 
     async def come_first(batch: Batch) -> None:
         if any(b"history.rollback.started" in one.begin for one in batch.events) and not late:
-            late.append(await desk.house.send("echo late", context_id=one.context_id))
-            await desk.house.hear(late[0])
+            late.append(await control.harness.send("echo late", context_id=one.context_id))
+            await control.harness.await_answer(late[0])
 
-    desk.house.log.before_append = come_first
-    answer = await go_back(desk, one)
+    control.harness.log.before_append = come_first
+    answer = await go_back(control, one)
     assert answer["turns"] == [two.turn_id, late[0].turn_id]
-    assert (await verify_store(desk.house.store)).ok
+    assert (await verify_store(control.harness.store)).ok
 
 
 @pytest.mark.requirement("EXT-11", "I2")
-async def test_a_rollback_is_stored_whole_or_not_at_all(desk: Desk) -> None:
-    one, _ = await say(desk, "echo 1", "echo 2")
-    before, head = await read_thread(desk, one.thread_id), len(await desk.house.events(one))
-    desk.house.log.refuses_writes = True
+async def test_a_rollback_is_stored_whole_or_not_at_all(control: ControlClient) -> None:
+    one, _ = await say(control, "echo 1", "echo 2")
+    before, head = await read_thread(control, one.thread_id), len(await control.harness.events(one))
+    control.harness.log.refuses_writes = True
     with pytest.raises(StoreUnavailable):
-        await go_back(desk, one, "back")
-    desk.house.log.refuses_writes = False
-    assert await read_thread(desk, one.thread_id) == before
-    assert await read_types(desk, one, head) == []
+        await go_back(control, one, "back")
+    control.harness.log.refuses_writes = False
+    assert await read_thread(control, one.thread_id) == before
+    assert await read_types(control, one, head) == []
 
     async def lose_reply(_batch: Batch) -> None:
-        desk.house.log.after_append = None
+        control.harness.log.after_append = None
         raise StoreUnavailable("the reply is lost", "unknown")
 
-    desk.house.log.after_append = lose_reply
+    control.harness.log.after_append = lose_reply
     with pytest.raises(StoreUnavailable):
-        await go_back(desk, one, "back")
-    again = await go_back(desk, one, "back")
+        await go_back(control, one, "back")
+    again = await go_back(control, one, "back")
     assert (again["outcome"], again["repeated"]) == ("rolled_back", True)
-    told = await read_types(desk, one, head)
+    told = await read_types(control, one, head)
     assert told.count("history.rollback.completed") == 1
 
 
 @pytest.mark.requirement("EXT-11", "LT-14")
 async def test_a_context_that_went_back_goes_on_by_templates_as_it_would_without(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    control: ControlClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same conversation once with templates and once decided: threads and facts differ in ids and times alone."""
     shapes: list[list[str]] = []
@@ -231,24 +233,26 @@ async def test_a_context_that_went_back_goes_on_by_templates_as_it_would_without
                 return None
 
             monkeypatch.setattr(TemplatedTurns, "open", decide_all)
-        one, _ = await say(desk, "echo 1", "echo 2")
-        await go_back(desk, one)
+        one, _ = await say(control, "echo 1", "echo 2")
+        await go_back(control, one)
         for text in ("echo 3", "echo 4"):
-            await desk.house.hear(await desk.house.send(text, context_id=one.context_id))
+            await control.harness.await_answer(
+                await control.harness.send(text, context_id=one.context_id)
+            )
         place = list_places(ADA, one.context_id)[0]
-        thread = await read_thread(desk, place.thread.id)
+        thread = await read_thread(control, place.thread.id)
         assert (thread.turns, thread.artifacts["result"].version) == (3, 3)
         assert thread.rolled_back is not None
-        shapes.append([event.type for event in await desk.house.events(one)])
+        shapes.append([event.type for event in await control.harness.events(one)])
     assert shapes[0] == shapes[1]
     assert opened == [True] * 4
-    assert (await verify_store(desk.house.store)).ok
+    assert (await verify_store(control.harness.store)).ok
 
 
-async def test_models_of_a_thread_say_what_stands(desk: Desk) -> None:
-    one, two = await say(desk, "echo 1", "echo 2")
-    answer = await go_back(desk, one)
-    thread = await desk.do("get_thread", threadId=one.thread_id)
+async def test_models_of_a_thread_say_what_stands(control: ControlClient) -> None:
+    one, two = await say(control, "echo 1", "echo 2")
+    answer = await go_back(control, one)
+    thread = await control.do("get_thread", threadId=one.thread_id)
     back = cast("JsonObject", thread["rolledBack"])
     assert (back["toTurn"], back["boundaryId"]) == (one.turn_id, answer["boundaryId"])
     lines = {line["taskId"]: line for line in cast("list[JsonObject]", thread["tasks"])}
@@ -260,7 +264,7 @@ async def test_models_of_a_thread_say_what_stands(desk: Desk) -> None:
         (1, None),
         (2, True),
     ]
-    session = await desk.do("get_session", sessionId=one.session_id)
+    session = await control.do("get_session", sessionId=one.session_id)
     items = cast("list[JsonObject]", cast("JsonObject", session["history"])["items"])
     marked = {str(item["turnId"]) for item in items if item.get("rolledBack")}
     assert marked == {two.turn_id}
@@ -269,29 +273,33 @@ async def test_models_of_a_thread_say_what_stands(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5")
-async def test_what_goes_on_before_the_boundary_keeps_it_from_being_one(desk: Desk) -> None:
+async def test_what_goes_on_before_the_boundary_keeps_it_from_being_one(
+    control: ControlClient,
+) -> None:
     async def ask(turn: Turn) -> None:
         await turn.status("INPUT_REQUIRED", "which boat?")
 
-    desk.house.peer.next(ask)
-    (asked,) = await say(desk, "a boat")
-    two = await desk.house.send("echo 2", context_id=asked.context_id)
-    await desk.house.hear(two)
+    control.harness.peer.next(ask)
+    (asked,) = await say(control, "a boat")
+    two = await control.harness.send("echo 2", context_id=asked.context_id)
+    await control.harness.await_answer(two)
     with pytest.raises(UnsupportedOperation, match="toTurn") as refused:
-        await go_back(desk, asked)
+        await go_back(control, asked)
     assert refused.value.details["tasks"] == asked.facade
     # What was created and not started is no turn yet.
-    await desk.do("create_task", agent="echo", objective="later", contextId=asked.context_id)
-    await desk.house.cancel(asked)
-    assert (await go_back(desk, asked))["tasks"] == [two.facade]
+    await control.do("create_task", agent="echo", objective="later", contextId=asked.context_id)
+    await control.harness.cancel(asked)
+    assert (await go_back(control, asked))["tasks"] == [two.facade]
 
 
 @pytest.mark.requirement("EXT-11", "CMD-30")
-async def test_a_key_belongs_to_the_thread_that_it_changes(desk: Desk) -> None:
-    one, _ = await say(desk, "echo 1", "echo 2")
-    beside = await desk.house.send("echo 1", session_id=one.session_id)
-    await desk.house.hear(beside)
-    await desk.house.hear(await desk.house.send("echo 2", context_id=beside.context_id))
-    answers = [await go_back(desk, first, "same key") for first in (one, beside)]
+async def test_a_key_belongs_to_the_thread_that_it_changes(control: ControlClient) -> None:
+    one, _ = await say(control, "echo 1", "echo 2")
+    beside = await control.harness.send("echo 1", session_id=one.session_id)
+    await control.harness.await_answer(beside)
+    await control.harness.await_answer(
+        await control.harness.send("echo 2", context_id=beside.context_id)
+    )
+    answers = [await go_back(control, first, "same key") for first in (one, beside)]
     assert [answer["outcome"] for answer in answers] == ["rolled_back", "rolled_back"]
     assert [answer["threadId"] for answer in answers] == [one.thread_id, beside.thread_id]

@@ -18,8 +18,8 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.verification.walk import verify_store
-from tests.support.desk import Desk
-from tests.support.house import BOB
+from tests.support.control_client import ControlClient
+from tests.support.harness import BOB
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -29,30 +29,30 @@ async def _keep(_shard: Shard, _row: DueRow) -> bool:
     return False
 
 
-async def list_all(desk: Desk, **scope: str) -> list[Any]:
-    answer: Any = await desk.do("list_subagents", None, **scope)
+async def list_all(control: ControlClient, **scope: str) -> list[Any]:
+    answer: Any = await control.do("list_subagents", None, **scope)
     return list(answer["subagents"])
 
 
-async def tell(desk: Desk, subagent: str) -> list[Any]:
-    answer: Any = await desk.do("get_subagent_events", subagentId=subagent)
+async def tell(control: ControlClient, subagent: str) -> list[Any]:
+    answer: Any = await control.do("get_subagent_events", subagentId=subagent)
     return list(answer["events"])
 
 
-async def draw_edges(desk: Desk, task_id: str) -> list[Any]:
-    answer: Any = await desk.do("get_task_graph", taskId=task_id)
+async def draw_edges(control: ControlClient, task_id: str) -> list[Any]:
+    answer: Any = await control.do("get_task_graph", taskId=task_id)
     return [one["edge"] for one in answer["edges"] if one["edge"]["kind"] == "spawned_subagent"]
 
 
 @pytest.mark.requirement("ID-10", "GR-5", "CMD-24")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_a_delegation_opens_a_subagent_and_a_second_one_reuses_it(
-    desk: Desk,
+    control: ControlClient,
     wait: Any,  # noqa: ANN401  a mode
 ) -> None:
-    first = await desk.house.send("echo one", wait=wait)
-    await desk.house.until(first, Status.COMPLETED)
-    (one,) = await list_all(desk, taskId=first.task_id)
+    first = await control.harness.send("echo one", wait=wait)
+    await control.harness.until(first, Status.COMPLETED)
+    (one,) = await list_all(control, taskId=first.task_id)
     assert one["parent"] == {
         "sessionId": first.session_id,
         "threadId": first.thread_id,
@@ -60,55 +60,57 @@ async def test_a_delegation_opens_a_subagent_and_a_second_one_reuses_it(
         "taskId": first.task_id,
     }
     assert (one["peer"], one["state"], one["contextId"]) == ("echo", "idle", first.context_id)
-    second = await desk.house.send("echo two", wait=wait, context_id=first.context_id)
-    await desk.house.until(second, Status.COMPLETED)
-    edges = [await draw_edges(desk, task) for task in (first.task_id, second.task_id)]
+    second = await control.harness.send("echo two", wait=wait, context_id=first.context_id)
+    await control.harness.until(second, Status.COMPLETED)
+    edges = [await draw_edges(control, task) for task in (first.task_id, second.task_id)]
     assert [[edge["target"] for edge in found] for found in edges] == [[one["subagentId"]]] * 2
     assert {edge["status"] for found in edges for edge in found} == {"open"}
-    (again,) = await list_all(desk, threadId=first.thread_id)
+    (again,) = await list_all(control, threadId=first.thread_id)
     assert again["parent"] == one["parent"]
     assert again["tasks"] == [first.task_id, second.task_id]
     assert again["subagentId"] == one["subagentId"]
-    assert await list_all(desk, sessionId=first.session_id) == [again]
-    assert await desk.do("get_subagent", subagentId=one["subagentId"]) == again
-    sent = [request.params for request in desk.house.peer.requests if "Send" in request.method]
+    assert await list_all(control, sessionId=first.session_id) == [again]
+    assert await control.do("get_subagent", subagentId=one["subagentId"]) == again
+    sent = [request.params for request in control.harness.peer.requests if "Send" in request.method]
     contexts: set[Any] = {params["message"]["contextId"] for params in sent}  # type: ignore[index, call-overload]
     assert contexts == {again["remoteContextId"]}
 
 
 @pytest.mark.requirement("PRS-6", "ID-10", "SNAP-12")
 async def test_two_agents_in_a_thread_are_two_subagents_and_get_no_messages_of_each_other(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    first = await desk.house.send("echo for the first alone")
-    await desk.house.until(first, Status.COMPLETED)
-    second = await desk.house.send(
+    first = await control.harness.send("echo for the first alone")
+    await control.harness.until(first, Status.COMPLETED)
+    second = await control.harness.send(
         "message for the second", agent="other", context_id=first.context_id
     )
-    await desk.house.until(second, Status.COMPLETED)
-    one, two = await list_all(desk, threadId=first.thread_id)
+    await control.harness.until(second, Status.COMPLETED)
+    one, two = await list_all(control, threadId=first.thread_id)
     assert [one["peer"], two["peer"]] == ["echo", "other"]
     assert [one["recoverability"], two["recoverability"]] == ["recoverable", "message_only"]
     assert one["remoteContextId"] != two["remoteContextId"]
     assert (one["parent"]["turnId"], two["parent"]["turnId"]) == (first.turn_id, second.turn_id)
     for name, own, foreign in (("echo", "first", "second"), ("other", "second", "first")):
-        said = [str(request.params) for request in desk.house.peers[name].requests]
+        said = [str(request.params) for request in control.harness.peers[name].requests]
         assert any(f"for the {own}" in text for text in said)
         assert not any(f"for the {foreign}" in text for text in said)
 
 
 @pytest.mark.requirement("EVC-16", "ID-10")
-async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(desk: Desk) -> None:
-    asked = await desk.house.send("ask which", wait="stream")
-    await desk.house.until(asked, Status.WAITING_INPUT)
-    (one,) = await list_all(desk, taskId=asked.task_id)
+async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(
+    control: ControlClient,
+) -> None:
+    asked = await control.harness.send("ask which", wait="stream")
+    await control.harness.until(asked, Status.WAITING_INPUT)
+    (one,) = await list_all(control, taskId=asked.task_id)
     assert one["state"] == "waiting"
-    answered = await desk.house.send("the second", task=asked.facade)
-    await desk.house.until(asked, Status.COMPLETED)
-    failed = await desk.house.send("fail badly", context_id=asked.context_id)
-    await desk.house.until(failed, Status.FAILED)
-    stored = len(await desk.house.entries(asked.session_id))
-    events = await tell(desk, one["subagentId"])
+    answered = await control.harness.send("the second", task=asked.facade)
+    await control.harness.until(asked, Status.COMPLETED)
+    failed = await control.harness.send("fail badly", context_id=asked.context_id)
+    await control.harness.until(failed, Status.FAILED)
+    stored = len(await control.harness.entries(asked.session_id))
+    events = await tell(control, one["subagentId"])
     kinds = [event["type"].removeprefix("subagent.") for event in events]
     assert [kind for kind in kinds if kind != "status"] == [
         *("spawned", "input", "completed"),
@@ -121,7 +123,7 @@ async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(
         assert event["subagentId"] == one["subagentId"]
     said = {event["payload"]["messageId"] for event in events if event["type"] == "subagent.input"}
     submitted = [
-        event for event in await desk.house.events(asked) if event.type == "turn.submitted"
+        event for event in await control.harness.events(asked) if event.type == "turn.submitted"
     ]
     assert said == {event.fact.payload.message_id for event in submitted[1:]}  # type: ignore[union-attr]
     assert [event["refs"]["input"]["sequence"] for event in events if "refs" in event] == [
@@ -134,10 +136,10 @@ async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(
     assert "waiting" in statuses
     assert events[0]["payload"]["nativeId"] == one["remoteContextId"]
     # They are the same whenever they are read, page by page as well, and reading them stores nothing.
-    assert await tell(desk, one["subagentId"]) == events
+    assert await tell(control, one["subagentId"]) == events
     found, token = list[Any](), ""
     while True:
-        page: Any = await desk.do(
+        page: Any = await control.do(
             "get_subagent_events", subagentId=one["subagentId"], pageSize=2, pageToken=token
         )
         found += page["events"]
@@ -146,33 +148,33 @@ async def test_what_a_subagent_lives_through_is_told_from_the_facts_of_its_runs(
             break
     assert found == events
     assert len({event["eventId"] for event in events}) == len(events)
-    assert len(await desk.house.entries(asked.session_id)) == stored
+    assert len(await control.harness.entries(asked.session_id)) == stored
 
 
 @pytest.mark.requirement("EVC-16", "SNAP-12")
 async def test_an_agent_that_answers_with_a_message_is_a_subagent_that_completes(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    sent = await desk.house.send("message hello")
-    await desk.house.until(sent, Status.COMPLETED)
-    (one,) = await list_all(desk, taskId=sent.task_id)
+    sent = await control.harness.send("message hello")
+    await control.harness.until(sent, Status.COMPLETED)
+    (one,) = await list_all(control, taskId=sent.task_id)
     assert (one["recoverability"], one["state"], one["status"]) == (
         "message_only",
         "idle",
         "completed",
     )
-    kinds = [event["type"] for event in await tell(desk, one["subagentId"])]
+    kinds = [event["type"] for event in await tell(control, one["subagentId"])]
     assert (kinds[0], kinds[-1]) == ("subagent.spawned", "subagent.completed")
 
 
-async def test_what_is_no_subagent_of_the_caller_is_not_found(desk: Desk) -> None:
-    sent = await desk.house.send("echo mine")
-    await desk.house.until(sent, Status.COMPLETED)
-    (one,) = await list_all(desk, taskId=sent.task_id)
+async def test_what_is_no_subagent_of_the_caller_is_not_found(control: ControlClient) -> None:
+    sent = await control.harness.send("echo mine")
+    await control.harness.until(sent, Status.COMPLETED)
+    (one,) = await list_all(control, taskId=sent.task_id)
     mine = str(one["subagentId"])
     for method in ("get_subagent", "get_subagent_events"):
         with pytest.raises(NotFound):
-            await desk.do(method, None, BOB, subagentId=mine)
+            await control.do(method, None, BOB, subagentId=mine)
         for wrong in (
             *(
                 mine.replace("echo", "other"),
@@ -182,79 +184,79 @@ async def test_what_is_no_subagent_of_the_caller_is_not_found(desk: Desk) -> Non
             *("sub_", "", sent.task_id, f"sub_9{mine[5:]}", mine + "x" * 200),
         ):
             with pytest.raises((NotFound, InvalidInput)):
-                await desk.do(method, subagentId=wrong)
+                await control.do(method, subagentId=wrong)
     for scope in ({"taskId": sent.task_id}, {"threadId": sent.thread_id}):
         with pytest.raises(NotFound):
-            await desk.do("list_subagents", None, BOB, **scope)
+            await control.do("list_subagents", None, BOB, **scope)
     both: JsonObject = {"taskId": sent.task_id, "threadId": sent.thread_id}
     for wrong_scope in ({}, both):
         with pytest.raises(InvalidInput, match="taskId"):
-            await desk.do("list_subagents", None, **wrong_scope)
+            await control.do("list_subagents", None, **wrong_scope)
 
 
 @pytest.mark.requirement("TR-5", "AP-5", "SNAP-12")
-async def test_the_task_of_a_job_item_has_an_edge_to_its_job(desk: Desk) -> None:
-    answer: Any = await desk.do(
+async def test_the_task_of_a_job_item_has_an_edge_to_its_job(control: ControlClient) -> None:
+    answer: Any = await control.do(
         "submit_job", title="two", agents=["echo"], inputs=["echo one", "message two"]
     )
     job = str(answer["job"]["jobId"])
-    desk.house.remember(job)
+    control.harness.remember(job)
 
     async def look() -> list[Any]:
         member = f"job:{job}"
-        token = (await desk.house.due(job)).get(member)
+        token = (await control.harness.due(job)).get(member)
         if token is not None:
-            row, now_ms = DueRow(member, token), desk.house.clock.now_ms()
-            items = desk.house.parts.schedules.items
+            row, now_ms = DueRow(member, token), control.harness.clock.now_ms()
+            items = control.harness.parts.schedules.items
             await items.on_due(shard_of(job), row, now_ms, _keep)
-        table: Any = await desk.do("get_job_results", jobId=job)
+        table: Any = await control.do("get_job_results", jobId=job)
         rows = list(table["items"])
         return rows if all(row["state"] == "completed" for row in rows) else []
 
     rows = await wait_until(look, 30, "the job is over")
     for item, row in enumerate(rows, 1):
-        record = await desk.record(row["taskId"])
+        record = await control.record(row["taskId"])
         assert record.family == "job_item"
-        graph: Any = await desk.do("get_task_graph", taskId=row["taskId"])
+        graph: Any = await control.do("get_task_graph", taskId=row["taskId"])
         parents = [one["edge"] for one in graph["edges"] if one["edge"]["kind"] == "parent"]
         assert [(edge["target"], edge["reason"]) for edge in parents] == [
             (job, f"item {item} of the job")
         ]
-        summary: Any = await desk.do("get_subagents", taskId=row["taskId"])
+        summary: Any = await control.do("get_subagents", taskId=row["taskId"])
         (line,) = summary["jobs"]
         assert (line["jobId"], line["item"], line["counts"]["completed"]) == (job, item, 2)
         assert "jobs" not in summary["marks"]
     # The edge is a fact of its own: a message that merely looks like that of an item makes none.
-    forged = desk.house.message("echo forged")
+    forged = control.harness.message("echo forged")
     forged["messageId"] = f"job-{job}-1-1"
-    sent = await desk.house.send("", message=forged)
-    await desk.house.until(sent, Status.COMPLETED)
-    graph = await desk.do("get_task_graph", taskId=sent.task_id)
+    sent = await control.harness.send("", message=forged)
+    await control.harness.until(sent, Status.COMPLETED)
+    graph = await control.do("get_task_graph", taskId=sent.task_id)
     assert {one["edge"]["kind"] for one in graph["edges"]} == {
         "assigned_thread",
         "spawned_subagent",
         "produced_artifact",
     }
-    listed: Any = await desk.do("list_tasks", family=["job_item"])
+    listed: Any = await control.do("list_tasks", family=["job_item"])
     assert [one["taskId"] for one in listed["tasks"]] == [
         rows[0]["taskId"]
     ]  # a Message is in no list
-    others: Any = await desk.do("list_tasks", family=["delegation", "message"])
+    others: Any = await control.do("list_tasks", family=["delegation", "message"])
     assert [one["taskId"] for one in others["tasks"]] == [sent.task_id]
 
 
 @pytest.mark.requirement("OBJ-10", "GR-12")
-async def test_subagents_are_the_same_out_of_the_facts_alone(desk: Desk) -> None:
-    sent = await desk.house.send("echo one")
-    await desk.house.until(sent, Status.COMPLETED)
-    before = await list_all(desk, sessionId=sent.session_id)
-    entries = await desk.house.entries(sent.session_id)
+async def test_subagents_are_the_same_out_of_the_facts_alone(control: ControlClient) -> None:
+    sent = await control.harness.send("echo one")
+    await control.harness.until(sent, Status.COMPLETED)
+    before = await list_all(control, sessionId=sent.session_id)
+    entries = await control.harness.entries(sent.session_id)
     events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
     records = machine.replay(events).values()
     threads = {one.thread_id: one for one in records if isinstance(one, ThreadRecord)}
     tasks = [one for one in records if isinstance(one, TaskRecord)]
     assert [to_wire(one) for one in find_subagents(tasks, threads)] == before
-    await desk.house.restart()
-    assert await list_all(desk, sessionId=sent.session_id) == before
-    report = await verify_store(desk.house.store, rebuild=True)
+    await control.harness.restart()
+    assert await list_all(control, sessionId=sent.session_id) == before
+    report = await verify_store(control.harness.store, rebuild=True)
     assert report.lines == []

@@ -24,8 +24,8 @@ from passerelle.core.principal import OWNER
 from passerelle.core.session.agent_requests import PauseAgent
 from passerelle.core.task.status import Phase, Status
 from passerelle.core.wire.json import Json, JsonObject
-from tests.support.desk import Desk, task_id_of
-from tests.support.house import ADA, BOB
+from tests.support.control_client import ControlClient, task_id_of
+from tests.support.harness import ADA, BOB
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("CMD-4", "TEV-1", "TEV-2", "TR-4", "TR-11", "TR-12", "TR-13")
-async def test_a_created_task_has_what_it_was_given_and_no_run(desk: Desk) -> None:
-    task_id = await desk.create(
+async def test_a_created_task_has_what_it_was_given_and_no_run(control: ControlClient) -> None:
+    task_id = await control.create(
         "count the boats\nin the harbour",
         priority=7,
         constraints={"maxCost": 3},
@@ -43,7 +43,7 @@ async def test_a_created_task_has_what_it_was_given_and_no_run(desk: Desk) -> No
         acceptance=[{"artifact": {"mediaType": "text/plain"}}],
         metadata={"ticket": "T-1"},
     )
-    record = await desk.record(task_id)
+    record = await control.record(task_id)
     assert (record.status, record.title, record.priority) == (
         Status.ACCEPTED,
         "count the boats",
@@ -52,87 +52,91 @@ async def test_a_created_task_has_what_it_was_given_and_no_run(desk: Desk) -> No
     assert (record.constraints, record.profile) == ({"maxCost": 3}, {"latency": "low"})
     assert record.acceptance == ({"artifact": {"mediaType": "text/plain"}},)
     assert (record.turn_id, record.attempts, record.metadata) == (None, (), {"ticket": "T-1"})
-    assert await desk.types(task_id) == ["thread.started", "task.created", "task.accepted"][-2:]
-    assert desk.house.peer.messages == []
+    assert await control.types(task_id) == ["thread.started", "task.created", "task.accepted"][-2:]
+    assert control.harness.peer.messages == []
 
 
 @pytest.mark.requirement("CMD-4", "CMD-30")
-async def test_one_key_makes_one_task_and_another_body_is_a_conflict(desk: Desk) -> None:
+async def test_one_key_makes_one_task_and_another_body_is_a_conflict(
+    control: ControlClient,
+) -> None:
     given: JsonObject = {"agent": "echo", "objective": "once"}
-    first = await desk.do("create_task", "k-1", **given)
-    again = await desk.do("create_task", "k-1", **given)
+    first = await control.do("create_task", "k-1", **given)
+    again = await control.do("create_task", "k-1", **given)
     assert task_id_of(first) == task_id_of(again)
     assert (first["repeated"], again["repeated"]) == (False, True)
     with pytest.raises(IdempotencyConflict):
-        await desk.do("create_task", "k-1", agent="echo", objective="twice")
+        await control.do("create_task", "k-1", agent="echo", objective="twice")
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_a_key_belongs_to_what_it_changes(desk: Desk) -> None:
-    opened = cast("JsonObject", (await desk.do("open_session", title="Keys"))["session"])
+async def test_a_key_belongs_to_what_it_changes(control: ControlClient) -> None:
+    opened = cast("JsonObject", (await control.do("open_session", title="Keys"))["session"])
     # In one session, and so in one shard, and in others.
-    near = [await desk.create(sessionId=opened["sessionId"]) for _ in range(2)]
-    tasks = [*near, *[await desk.create() for _ in range(3)]]
+    near = [await control.create(sessionId=opened["sessionId"]) for _ in range(2)]
+    tasks = [*near, *[await control.create() for _ in range(3)]]
     for task_id in tasks:
-        answer = await desk.do("pause_task", "lunch", taskId=task_id)
+        answer = await control.do("pause_task", "lunch", taskId=task_id)
         assert answer["repeated"] is False
     for task_id in tasks:
-        assert (await desk.do("pause_task", "lunch", taskId=task_id))["repeated"] is True
+        assert (await control.do("pause_task", "lunch", taskId=task_id))["repeated"] is True
         with pytest.raises(IdempotencyConflict):
-            await desk.do("resume_task", "lunch", taskId=task_id)
-        assert (await desk.types(task_id)).count("task.paused") == 1
+            await control.do("resume_task", "lunch", taskId=task_id)
+        assert (await control.types(task_id)).count("task.paused") == 1
 
 
 @pytest.mark.requirement("ST-1", "TEV-2")
-async def test_a_draft_is_on_no_list_of_callers_and_is_accepted_when_it_starts(desk: Desk) -> None:
-    task_id = await desk.create(draft=True)
-    assert (await desk.record(task_id)).status is Status.DRAFT
-    page = await desk.house.service.read(ADA, ListTasks("echo"))
+async def test_a_draft_is_on_no_list_of_callers_and_is_accepted_when_it_starts(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create(draft=True)
+    assert (await control.record(task_id)).status is Status.DRAFT
+    page = await control.harness.service.read(ADA, ListTasks("echo"))
     assert (page["tasks"], page["totalSize"]) == ([], 0)
-    assert "task.accepted" not in await desk.types(task_id)
+    assert "task.accepted" not in await control.types(task_id)
     with pytest.raises(UnsupportedOperation):
-        await desk.do("pause_task", taskId=task_id)
-    await desk.do("start_task", "s", taskId=task_id)
-    await desk.until(task_id, Status.COMPLETED)
-    assert (await desk.types(task_id)).count("task.accepted") == 1
+        await control.do("pause_task", taskId=task_id)
+    await control.do("start_task", "s", taskId=task_id)
+    await control.until(task_id, Status.COMPLETED)
+    assert (await control.types(task_id)).count("task.accepted") == 1
 
 
 @pytest.mark.requirement("CMD-6", "EVC-3")
-async def test_a_started_task_sends_its_objective_once(desk: Desk) -> None:
-    task_id = await desk.create("say this")
-    first = await desk.do("start_task", "s", taskId=task_id)
-    again = await desk.do("start_task", "s", taskId=task_id)
+async def test_a_started_task_sends_its_objective_once(control: ControlClient) -> None:
+    task_id = await control.create("say this")
+    first = await control.do("start_task", "s", taskId=task_id)
+    again = await control.do("start_task", "s", taskId=task_id)
     assert (first["repeated"], again["repeated"]) == (False, True)
-    record = await desk.until(task_id, Status.COMPLETED)
-    assert desk.house.peer.texts == ["say this"]
+    record = await control.until(task_id, Status.COMPLETED)
+    assert control.harness.peer.texts == ["say this"]
     (attempt,) = record.attempts
     assert (attempt.worker.peer, attempt.ordinal) == ("echo", 1)
-    types = await desk.types(task_id)
+    types = await control.types(task_id)
     assert types.index("turn.submitted") < types.index("task.attempt.started")
     assert types.index("task.attempt.started") < types.index("task.completed")
     with pytest.raises(UnsupportedOperation):
-        await desk.do("start_task", "s-2", taskId=task_id)
+        await control.do("start_task", "s-2", taskId=task_id)
 
 
 @pytest.mark.parametrize("full", [False, True])
 async def test_a_task_that_its_agent_has_taken_and_not_begun_is_not_started_twice(
-    desk: Desk, *, full: bool
+    control: ControlClient, *, full: bool
 ) -> None:
     # The agent says SUBMITTED, and nothing after that.
-    task_id = await desk.start("silent")
-    before = await desk.until(task_id, Status.QUEUED)
+    task_id = await control.start("silent")
+    before = await control.until(task_id, Status.QUEUED)
     if full:
-        await desk.house.service.execute(OWNER, PauseAgent("echo"), None)
+        await control.harness.service.execute(OWNER, PauseAgent("echo"), None)
     with pytest.raises(UnsupportedOperation, match="agent echo has the task already"):
-        await desk.do("start_task", taskId=task_id)
-    after = await desk.record(task_id)
+        await control.do("start_task", taskId=task_id)
+    after = await control.record(task_id)
     assert (after.current_run_id, after.attempts) == (before.current_run_id, before.attempts)
-    assert desk.house.peer.texts == ["silent"]
+    assert control.harness.peer.texts == ["silent"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_start_that_is_refused_leaves_a_task_that_its_agent_has_as_it_is(
-    desk: Desk, *, restarted: bool
+    control: ControlClient, *, restarted: bool
 ) -> None:
     """A card that has not been read yet is waited for before a start is decided, and is no reason to touch the task."""
     begins = asyncio.Event()
@@ -144,43 +148,45 @@ async def test_a_start_that_is_refused_leaves_a_task_that_its_agent_has_as_it_is
         await turn.artifact("done")
         await turn.status("COMPLETED")
 
-    desk.house.peer.next(begin_late)
-    task_id = await desk.start("later")
-    before = await desk.until(task_id, Status.QUEUED)
+    control.harness.peer.next(begin_late)
+    task_id = await control.start("later")
+    before = await control.until(task_id, Status.QUEUED)
     if restarted:
-        await desk.house.restart()
+        await control.harness.restart()
     for agent in ("other", "echo"):
         with pytest.raises(UnsupportedOperation, match="agent echo has the task already"):
-            await desk.do("start_task", f"to {agent}", taskId=task_id, agent=agent)
-        after = await desk.record(task_id)
+            await control.do("start_task", f"to {agent}", taskId=task_id, agent=agent)
+        after = await control.record(task_id)
         assert (after.status, after.current_run_id) == (Status.QUEUED, before.current_run_id)
     if restarted:
-        await desk.house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+        await control.harness.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
     begins.set()
-    await desk.until(task_id, Status.COMPLETED)
+    await control.until(task_id, Status.COMPLETED)
 
 
 @pytest.mark.requirement("CMD-6", "TR-9", "TEV-5")
-async def test_a_task_goes_to_whom_it_is_assigned(desk: Desk) -> None:
-    task_id = await desk.create()
-    await desk.do("update_task", taskId=task_id, assignee="other")
+async def test_a_task_goes_to_whom_it_is_assigned(control: ControlClient) -> None:
+    task_id = await control.create()
+    await control.do("update_task", taskId=task_id, assignee="other")
     (updated,) = [
         event.fact.payload
-        for event in await desk.events(task_id)
+        for event in await control.events(task_id)
         if isinstance(event.fact.payload, TaskUpdated)
     ]
     assert updated.changed == {"assignee": {"old": "echo", "new": "other"}}
-    await desk.do("start_task", "s", taskId=task_id, text="in other words")
-    record = await desk.until(task_id, Status.COMPLETED)
+    await control.do("start_task", "s", taskId=task_id, text="in other words")
+    record = await control.until(task_id, Status.COMPLETED)
     assert record.assignee == "other"
-    assert desk.house.peers["other"].texts == ["in other words"]
-    assert desk.house.peer.messages == []
+    assert control.harness.peers["other"].texts == ["in other words"]
+    assert control.harness.peer.messages == []
 
 
 @pytest.mark.requirement("CMD-5", "TR-8")
-async def test_what_describes_a_task_changes_against_the_version_that_was_read(desk: Desk) -> None:
-    task_id = await desk.create()
-    read = await desk.do("get_task", taskId=task_id)
+async def test_what_describes_a_task_changes_against_the_version_that_was_read(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
+    read = await control.do("get_task", taskId=task_id)
     changes: JsonObject = {
         "title": "boats",
         "objective": "count them",
@@ -190,162 +196,170 @@ async def test_what_describes_a_task_changes_against_the_version_that_was_read(d
         "acceptance": [{"artifact": {"name": "list"}}],
         "metadata": {"ticket": 2},
     }
-    answer = await desk.do("update_task", taskId=task_id, version=read["version"], **changes)
-    stored = await desk.do("get_task", taskId=task_id)
+    answer = await control.do("update_task", taskId=task_id, version=read["version"], **changes)
+    stored = await control.do("get_task", taskId=task_id)
     assert {name: stored[name] for name in changes} == changes
     assert stored["version"] == answer["version"]
     with pytest.raises(VersionMismatch):
-        await desk.do("update_task", taskId=task_id, version=read["version"], title="late")
-    same = await desk.do("update_task", taskId=task_id, title="boats")
+        await control.do("update_task", taskId=task_id, version=read["version"], title="late")
+    same = await control.do("update_task", taskId=task_id, title="boats")
     assert same["version"] == answer["version"]
 
 
 @pytest.mark.requirement("CMD-5", "LT-12")
-async def test_a_task_that_has_ended_takes_no_other_words(desk: Desk) -> None:
-    task_id = await desk.start()
-    await desk.until(task_id, Status.COMPLETED)
+async def test_a_task_that_has_ended_takes_no_other_words(control: ControlClient) -> None:
+    task_id = await control.start()
+    await control.until(task_id, Status.COMPLETED)
     with pytest.raises(UnsupportedOperation):
-        await desk.do("update_task", taskId=task_id, title="too late")
+        await control.do("update_task", taskId=task_id, title="too late")
 
 
 @pytest.mark.requirement("CMD-5")
-async def test_content_that_does_not_fit_a_record_is_refused_by_name(desk: Desk) -> None:
-    task_id = await desk.create()
+async def test_content_that_does_not_fit_a_record_is_refused_by_name(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
     with pytest.raises(InvalidInput) as refused:
-        await desk.do("update_task", taskId=task_id, metadata={"x": "y" * 9_000})
+        await control.do("update_task", taskId=task_id, metadata={"x": "y" * 9_000})
     assert refused.value.field == "metadata"
 
 
 @pytest.mark.requirement("CMD-7", "TR-14", "TEV-6")
-async def test_progress_is_merged_and_each_call_is_one_fact(desk: Desk) -> None:
-    task_id = await desk.create()
-    await desk.do("append_task_progress", taskId=task_id, percent=10, counters={"rows": 1})
-    await desk.do("append_task_progress", taskId=task_id, step="2 of 4", counters={"files": 2})
-    await desk.do("append_task_progress", taskId=task_id, percent=50, outputs=["s3://b/part-1"])
-    await desk.do("append_task_progress", taskId=task_id, phase="verifying", summary="half of it")
-    await desk.do("append_task_progress", taskId=task_id, counters={"rows": 7})
-    await desk.do("append_task_progress", taskId=task_id, consumer="ui", delivery="queued")
-    progress = (await desk.record(task_id)).progress
+async def test_progress_is_merged_and_each_call_is_one_fact(control: ControlClient) -> None:
+    task_id = await control.create()
+    await control.do("append_task_progress", taskId=task_id, percent=10, counters={"rows": 1})
+    await control.do("append_task_progress", taskId=task_id, step="2 of 4", counters={"files": 2})
+    await control.do("append_task_progress", taskId=task_id, percent=50, outputs=["s3://b/part-1"])
+    await control.do(
+        "append_task_progress", taskId=task_id, phase="verifying", summary="half of it"
+    )
+    await control.do("append_task_progress", taskId=task_id, counters={"rows": 7})
+    await control.do("append_task_progress", taskId=task_id, consumer="ui", delivery="queued")
+    progress = (await control.record(task_id)).progress
     assert (progress.percent, progress.step) == (50, "2 of 4")
     assert (progress.phase, progress.summary) == ("verifying", "half of it")
     assert progress.counters == {"rows": 7, "files": 2}
     assert progress.outputs == ("s3://b/part-1",)
-    assert (await desk.record(task_id)).delivery == {"ui": "queued"}
-    assert (await desk.types(task_id)).count("task.progress") == 6
+    assert (await control.record(task_id)).delivery == {"ui": "queued"}
+    assert (await control.types(task_id)).count("task.progress") == 6
     with pytest.raises(InvalidInput):
-        await desk.do("append_task_progress", taskId=task_id)
+        await control.do("append_task_progress", taskId=task_id)
     with pytest.raises(InvalidInput):
-        await desk.do("append_task_progress", taskId=task_id, consumer="ui")
+        await control.do("append_task_progress", taskId=task_id, consumer="ui")
 
 
 @pytest.mark.requirement("PO-3", "AP-1", "OBJ-5")
-async def test_a_checklist_is_shown_and_ends_nothing_however_much_of_it_is_done(desk: Desk) -> None:
-    task_id = await desk.start("silent")
-    await desk.until(task_id, Status.QUEUED)
+async def test_a_checklist_is_shown_and_ends_nothing_however_much_of_it_is_done(
+    control: ControlClient,
+) -> None:
+    task_id = await control.start("silent")
+    await control.until(task_id, Status.QUEUED)
     items = ["read", "write", "check"]
     for done in range(len(items) + 1):
         told: list[Json] = [{"text": one, "done": items.index(one) < done} for one in items]
-        await desk.do("append_task_progress", taskId=task_id, checklist=told, step=f"{done} of 3")
-        line: Any = await desk.do("get_task_summary", taskId=task_id)
+        await control.do(
+            "append_task_progress", taskId=task_id, checklist=told, step=f"{done} of 3"
+        )
+        line: Any = await control.do("get_task_summary", taskId=task_id)
         assert (line["progress"]["checklist"], line["progress"]["step"]) == (told, f"{done} of 3")
-    record = await desk.record(task_id)
+    record = await control.record(task_id)
     assert (record.status, record.ended_at) == (Status.QUEUED, None)
     assert record.run is not None
 
 
 @pytest.mark.requirement("CMD-8", "ST-10")
 async def test_message_that_a_busy_agent_did_not_take_stays_here_while_its_task_is_paused(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    peer = desk.house.peer
+    peer = control.harness.peer
     peer.answer_next(HttpAnswer(503, headers={"Retry-After": "60"}))
-    task_id = await desk.start()
-    await desk.until(task_id, Status.WAITING_RESOURCE)
-    await desk.do("pause_task", taskId=task_id)
-    driver = desk.house.parts.dispatch.find(task_id)
+    task_id = await control.start()
+    await control.until(task_id, Status.WAITING_RESOURCE)
+    await control.do("pause_task", taskId=task_id)
+    driver = control.harness.parts.dispatch.find(task_id)
     assert driver is not None
     for after_ms in (61_000, 0):
-        await desk.house.come_due("send", task_id, after_ms=after_ms)
+        await control.harness.run_due("send", task_id, after_ms=after_ms)
         await wait_until(lambda: not driver.is_woken, 15, "the driver looks")
-    assert (len(peer.messages), (await desk.record(task_id)).status) == (1, Status.PAUSED)
-    await desk.do("resume_task", taskId=task_id)
-    await desk.until(task_id, Status.COMPLETED)
+    assert (len(peer.messages), (await control.record(task_id)).status) == (1, Status.PAUSED)
+    await control.do("resume_task", taskId=task_id)
+    await control.until(task_id, Status.COMPLETED)
     assert len(peer.messages) == 2
 
 
 @pytest.mark.requirement("CMD-8", "TEV-9", "ST-10")
 async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_goes_on(
-    desk: Desk,
+    control: ControlClient,
 ) -> None:
-    peer = desk.house.peer
+    peer = control.harness.peer
     peer.hold()
-    task_id = await desk.start("chunks 2")
+    task_id = await control.start("chunks 2")
     await wait_until(lambda: peer.messages, 15, "the agent has the message")
     peer.release(1)
 
     async def is_known() -> bool:
-        run = (await desk.record(task_id)).run
+        run = (await control.record(task_id)).run
         return run is not None and run.remote_task_id is not None
 
     await wait_until(is_known, 15, "the agent's task is known")
-    before = await desk.record(task_id)
-    paused = await desk.do("pause_task", taskId=task_id, reason="lunch")
+    before = await control.record(task_id)
+    paused = await control.do("pause_task", taskId=task_id, reason="lunch")
     assert cast("JsonObject", paused["task"])["status"] == "paused"
     calls = len(peer.requests)
     peer.release_all()
     (remote,) = peer.tasks.values()
     await wait_until(lambda: "COMPLETED" in str(remote.record["status"]), 15, "the agent finishes")
-    driver = desk.house.parts.dispatch.find(task_id)
+    driver = control.harness.parts.dispatch.find(task_id)
     assert driver is not None
     driver.wake()
     await driver.run.refresh()
-    held = await desk.record(task_id)
+    held = await control.record(task_id)
     assert (held.status, held.artifacts, len(peer.requests)) == (Status.PAUSED, (), calls)
-    await desk.do("resume_task", taskId=task_id)
-    after = await desk.until(task_id, Status.COMPLETED)
+    await control.do("resume_task", taskId=task_id)
+    after = await control.until(task_id, Status.COMPLETED)
     assert [attempt.run_id for attempt in after.attempts] == [
         attempt.run_id for attempt in before.attempts
     ]
-    types = await desk.types(task_id)
+    types = await control.types(task_id)
     assert (types.count("task.paused"), types.count("task.resumed")) == (1, 1)
     assert types.index("task.resumed") < types.index("task.completed")
 
 
 @pytest.mark.requirement("CMD-8")
-async def test_the_answer_to_a_send_waits_while_the_task_is_paused(desk: Desk) -> None:
-    peer = desk.house.peer
+async def test_the_answer_to_a_send_waits_while_the_task_is_paused(control: ControlClient) -> None:
+    peer = control.harness.peer
 
     async def answer_late(turn: Turn) -> None:
-        await desk.do("pause_task", taskId=task_id)
+        await control.do("pause_task", taskId=task_id)
         await turn.answer("a bare message")
 
     peer.next(answer_late)
-    task_id = await desk.create("message")
-    await desk.do("start_task", "s", taskId=task_id)
-    await desk.until(task_id, Status.PAUSED)
-    await desk.do("resume_task", taskId=task_id)
-    record = await desk.until(task_id, Status.COMPLETED)
+    task_id = await control.create("message")
+    await control.do("start_task", "s", taskId=task_id)
+    await control.until(task_id, Status.PAUSED)
+    await control.do("resume_task", taskId=task_id)
+    record = await control.until(task_id, Status.COMPLETED)
     assert record.family == "message"
     assert len(record.attempts) == 1
 
 
 @pytest.mark.requirement("CMD-8")
-async def test_a_task_goes_back_to_where_it_stood(desk: Desk) -> None:
-    accepted = await desk.create()
-    await desk.do("pause_task", taskId=accepted)
+async def test_a_task_goes_back_to_where_it_stood(control: ControlClient) -> None:
+    accepted = await control.create()
+    await control.do("pause_task", taskId=accepted)
     with pytest.raises(UnsupportedOperation):
-        await desk.do("start_task", "s", taskId=accepted)
-    await desk.do("resume_task", taskId=accepted)
-    assert (await desk.record(accepted)).status is Status.ACCEPTED
-    asked = await desk.start("ask which?")
-    await desk.until(asked, Status.WAITING_INPUT)
-    await desk.do("pause_task", taskId=asked)
-    await desk.do("resume_task", taskId=asked)
-    assert (await desk.record(asked)).status is Status.WAITING_INPUT
-    (action,) = (await desk.record(asked)).open_actions
-    view = await desk.do("get_action", actionId=action)
-    await desk.do("pause_task", taskId=asked)
-    await desk.do(
+        await control.do("start_task", "s", taskId=accepted)
+    await control.do("resume_task", taskId=accepted)
+    assert (await control.record(accepted)).status is Status.ACCEPTED
+    asked = await control.start("ask which?")
+    await control.until(asked, Status.WAITING_INPUT)
+    await control.do("pause_task", taskId=asked)
+    await control.do("resume_task", taskId=asked)
+    assert (await control.record(asked)).status is Status.WAITING_INPUT
+    (action,) = (await control.record(asked)).open_actions
+    view = await control.do("get_action", actionId=action)
+    await control.do("pause_task", taskId=asked)
+    await control.do(
         "respond_action",
         "d",
         actionId=action,
@@ -354,121 +368,129 @@ async def test_a_task_goes_back_to_where_it_stood(desk: Desk) -> None:
         decisionId="dec_1",
         content={"text": "this one"},
     )
-    assert (await desk.record(asked)).status is Status.PAUSED
-    assert len(desk.house.peer.messages) == 1
-    await desk.do("resume_task", taskId=asked)
-    await desk.until(asked, Status.COMPLETED)
+    assert (await control.record(asked)).status is Status.PAUSED
+    assert len(control.harness.peer.messages) == 1
+    await control.do("resume_task", taskId=asked)
+    await control.until(asked, Status.COMPLETED)
 
 
 @pytest.mark.requirement("CMD-9", "MK-10", "MK-12")
-async def test_what_there_was_to_cancel_is_an_answer(desk: Desk) -> None:
-    task_id = await desk.create()
-    first = await desk.do("cancel_task", taskId=task_id, reason="never mind")
+async def test_what_there_was_to_cancel_is_an_answer(control: ControlClient) -> None:
+    task_id = await control.create()
+    first = await control.do("cancel_task", taskId=task_id, reason="never mind")
     assert first["outcome"] == "requested"
-    assert (await desk.record(task_id)).status is Status.CANCELLED
-    assert await desk.types(task_id) == [
+    assert (await control.record(task_id)).status is Status.CANCELLED
+    assert await control.types(task_id) == [
         "task.created",
         "task.accepted",
         "task.cancel_requested",
         "task.cancelled",
     ]
-    assert desk.house.peer.requests == []
-    second = await desk.do("cancel_task", taskId=task_id)
-    done = await desk.start()
-    await desk.until(done, Status.COMPLETED)
-    third = await desk.do("cancel_task", taskId=done)
-    fourth = await desk.do("cancel_task", taskId="task_000000000000000000000000000")
+    assert control.harness.peer.requests == []
+    second = await control.do("cancel_task", taskId=task_id)
+    done = await control.start()
+    await control.until(done, Status.COMPLETED)
+    third = await control.do("cancel_task", taskId=done)
+    fourth = await control.do("cancel_task", taskId="task_000000000000000000000000000")
     assert [one["outcome"] for one in (second, third, fourth)] == [
         "already_cancelled",
         "already_done",
         "not_found",
     ]
     with pytest.raises(InvalidInput):
-        await desk.do("cancel_task", taskId="")
+        await control.do("cancel_task", taskId="")
 
 
 @pytest.mark.requirement("CMD-9", "TR-2")
-async def test_children_are_told_to_stop_with_their_parent(desk: Desk) -> None:
-    parent = await desk.start("silent")
-    children = [await desk.create("silent", parentTaskId=parent) for _ in range(2)]
-    grandchild = await desk.create("silent", parentTaskId=children[0])
+async def test_children_are_told_to_stop_with_their_parent(control: ControlClient) -> None:
+    parent = await control.start("silent")
+    children = [await control.create("silent", parentTaskId=parent) for _ in range(2)]
+    grandchild = await control.create("silent", parentTaskId=children[0])
     for child in (*children, grandchild):
-        assert (await desk.record(child)).root_task_id == parent
-        await desk.do("start_task", f"s {child}", taskId=child)
+        assert (await control.record(child)).root_task_id == parent
+        await control.do("start_task", f"s {child}", taskId=child)
     family = (parent, *children, grandchild)
 
     async def are_known() -> bool:
-        runs = [(await desk.record(one)).run for one in family]
+        runs = [(await control.record(one)).run for one in family]
         return all(run is not None and run.remote_task_id for run in runs)
 
     await wait_until(are_known, 15, "the agent works on all of them")
-    await desk.do("cancel_task", taskId=parent, propagation="subtree")
+    await control.do("cancel_task", taskId=parent, propagation="subtree")
     for one in family:
-        await desk.until(one, Status.CANCELLED)
-    assert desk.house.peer.count("CancelTask") == len(family)
+        await control.until(one, Status.CANCELLED)
+    assert control.harness.peer.count("CancelTask") == len(family)
 
 
 @pytest.mark.requirement("CMD-9")
-async def test_a_cancel_that_stays_here_ends_the_task_and_tells_no_agent(desk: Desk) -> None:
-    task_id = await desk.start("silent")
-    await desk.until(task_id, Status.QUEUED)
-    await desk.do("cancel_task", taskId=task_id, propagation="none", reason="enough")
-    record = await desk.record(task_id)
+async def test_a_cancel_that_stays_here_ends_the_task_and_tells_no_agent(
+    control: ControlClient,
+) -> None:
+    task_id = await control.start("silent")
+    await control.until(task_id, Status.QUEUED)
+    await control.do("cancel_task", taskId=task_id, propagation="none", reason="enough")
+    record = await control.record(task_id)
     assert (record.status, record.attempts[-1].status) == (Status.CANCELLED, Status.CANCELLED)
-    types = await desk.types(task_id)
+    types = await control.types(task_id)
     assert types.index("task.cancel_requested") < types.index("task.cancelled")
-    (remote,) = desk.house.peer.tasks.values()
+    (remote,) = control.harness.peer.tasks.values()
     remote.status("COMPLETED", "late")
-    assert desk.house.parts.dispatch.find(task_id) is None
-    assert desk.house.peer.count("CancelTask") == 0
-    assert (await desk.record(task_id)).last == record.last
-    assert not [row for row in await desk.house.due(task_id) if task_id in row]
+    assert control.harness.parts.dispatch.find(task_id) is None
+    assert control.harness.peer.count("CancelTask") == 0
+    assert (await control.record(task_id)).last == record.last
+    assert not [row for row in await control.harness.due(task_id) if task_id in row]
 
 
 @pytest.mark.requirement("CMD-11")
-async def test_a_task_is_completed_only_with_every_fact(desk: Desk) -> None:
-    task_id = await desk.start("slow 60")
-    await desk.until(task_id, Status.RUNNING)
+async def test_a_task_is_completed_only_with_every_fact(control: ControlClient) -> None:
+    task_id = await control.start("slow 60")
+    await control.until(task_id, Status.RUNNING)
     with pytest.raises(UnsupportedOperation) as refused:
-        await desk.do("complete_task", taskId=task_id)
+        await control.do("complete_task", taskId=task_id)
     assert refused.value.details["missing"] == "the agent has not ended the run"
 
 
 @pytest.mark.requirement("CMD-11", "TEV-14")
-async def test_a_task_that_its_owner_fails_says_so_to_everybody(desk: Desk) -> None:
-    task_id = await desk.start("silent")
+async def test_a_task_that_its_owner_fails_says_so_to_everybody(control: ControlClient) -> None:
+    task_id = await control.start("silent")
 
     async def is_shown() -> bool:
-        return (await desk.record(task_id)).shown
+        return (await control.record(task_id)).shown
 
     await wait_until(is_shown, 15, "callers see the task")
-    failed = await desk.do("fail_task", "f", taskId=task_id, code="obsolete", reason="not needed")
-    again = await desk.do("fail_task", "f", taskId=task_id, code="obsolete", reason="not needed")
+    failed = await control.do(
+        "fail_task", "f", taskId=task_id, code="obsolete", reason="not needed"
+    )
+    again = await control.do("fail_task", "f", taskId=task_id, code="obsolete", reason="not needed")
     assert (failed["repeated"], again["repeated"]) == (False, True)
-    record = await desk.record(task_id)
+    record = await control.record(task_id)
     assert record.last_error is not None
     assert (record.status, record.last_error.code) == (Status.FAILED, "obsolete")
-    await wait_until(lambda: desk.house.peer.count("CancelTask"), 15, "the agent is told to stop")
+    await wait_until(
+        lambda: control.harness.peer.count("CancelTask"), 15, "the agent is told to stop"
+    )
     with pytest.raises(UnsupportedOperation):
-        await desk.do("fail_task", "g", taskId=task_id)
+        await control.do("fail_task", "g", taskId=task_id)
 
 
 @pytest.mark.requirement("TR-10", "CMD-12")
-async def test_tasks_of_others_do_not_exist(desk: Desk) -> None:
-    task_id = await desk.create()
+async def test_tasks_of_others_do_not_exist(control: ControlClient) -> None:
+    task_id = await control.create()
     for method in ("get_task", "pause_task", "start_task", "complete_task"):
         with pytest.raises(NotFound):
-            await desk.do(method, "k", BOB, taskId=task_id)
-    assert (await desk.do("cancel_task", None, BOB, taskId=task_id))["outcome"] == "not_found"
-    assert (await desk.do("list_tasks", None, BOB))["tasks"] == []
+            await control.do(method, "k", BOB, taskId=task_id)
+    assert (await control.do("cancel_task", None, BOB, taskId=task_id))["outcome"] == "not_found"
+    assert (await control.do("list_tasks", None, BOB))["tasks"] == []
 
 
 @pytest.mark.requirement("TR-9", "TEV-5")
-async def test_task_that_is_given_to_another_agent_changes_in_that_alone(desk: Desk) -> None:
-    task_id = await desk.create()
-    before = await desk.record(task_id)
-    await desk.do("update_task", taskId=task_id, assignee="other")
-    after = await desk.record(task_id)
+async def test_task_that_is_given_to_another_agent_changes_in_that_alone(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
+    before = await control.record(task_id)
+    await control.do("update_task", taskId=task_id, assignee="other")
+    after = await control.record(task_id)
     changed = {
         name
         for name in type(before).__dataclass_fields__
@@ -490,21 +512,21 @@ SCOPE: Final[dict[str, Json]] = {
 
 
 @pytest.mark.requirement("CMD-4", "TR-10")
-async def test_scope_of_a_created_task_is_kept_and_shown(desk: Desk) -> None:
-    task_id = await desk.create("count", scope=SCOPE)
+async def test_scope_of_a_created_task_is_kept_and_shown(control: ControlClient) -> None:
+    task_id = await control.create("count", scope=SCOPE)
     (created,) = [
         event.fact.payload
-        for event in await desk.events(task_id)
+        for event in await control.events(task_id)
         if isinstance(event.fact.payload, TaskCreated)
     ]
     assert created.scope == TaskBounds(**{name: str(value) for name, value in SCOPE.items()})
-    await desk.house.restart()
-    shown = await desk.do("get_task", taskId=task_id)
+    await control.harness.restart()
+    shown = await control.do("get_task", taskId=task_id)
     scope = shown["scope"]
     assert isinstance(scope, dict)
     assert {name: scope[name] for name in SCOPE} == SCOPE
     assert (scope["principal"], scope["contextId"]) == (ADA.id, created.context_id)
-    plain = await desk.do("get_task", taskId=await desk.create("count"))
+    plain = await control.do("get_task", taskId=await control.create("count"))
     assert not SCOPE.keys() & cast("JsonObject", plain["scope"]).keys()
 
 
@@ -519,52 +541,52 @@ async def test_scope_of_a_created_task_is_kept_and_shown(desk: Desk) -> None:
     ],
 )
 async def test_scope_that_cannot_be_kept_is_refused_with_its_member(
-    desk: Desk, scope: dict[str, Json], named: str
+    control: ControlClient, scope: dict[str, Json], named: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        await desk.create("count", scope=scope)
+        await control.create("count", scope=scope)
     assert f"scope.{named}" in str(refused.value)
-    assert (await desk.do("list_tasks"))["tasks"] == []
+    assert (await control.do("list_tasks"))["tasks"] == []
 
 
 @pytest.mark.requirement("PO-2")
 @pytest.mark.parametrize("phase", [*Phase, "compiling", "code review", "build/linux-x64"])
-async def test_phase_is_one_of_five_or_an_own_value(desk: Desk, phase: str) -> None:
-    task_id = await desk.create("build it")
-    await desk.do("append_task_progress", taskId=task_id, phase=phase)
-    await desk.house.restart()
+async def test_phase_is_one_of_five_or_an_own_value(control: ControlClient, phase: str) -> None:
+    task_id = await control.create("build it")
+    await control.do("append_task_progress", taskId=task_id, phase=phase)
+    await control.harness.restart()
     told = [
         event.fact.payload.phase
-        for event in await desk.events(task_id)
+        for event in await control.events(task_id)
         if isinstance(event.fact.payload, TaskProgress)
     ]
     assert told == [phase]
-    shown = await desk.do("get_task", taskId=task_id)
+    shown = await control.do("get_task", taskId=task_id)
     assert cast("JsonObject", shown["progress"])["phase"] == phase
 
 
 @pytest.mark.requirement("PO-2")
 @pytest.mark.parametrize("phase", ["", " x", "a\nb", "x" * 65, "\u001b[31m", 7])
-async def test_phase_that_is_no_word_is_refused(desk: Desk, phase: Json) -> None:
-    task_id = await desk.create("build it")
+async def test_phase_that_is_no_word_is_refused(control: ControlClient, phase: Json) -> None:
+    task_id = await control.create("build it")
     with pytest.raises(InvalidInput, match="phase"):
-        await desk.do("append_task_progress", taskId=task_id, phase=phase)
-    assert (await desk.record(task_id)).progress.phase is None
+        await control.do("append_task_progress", taskId=task_id, phase=phase)
+    assert (await control.record(task_id)).progress.phase is None
 
 
 @pytest.mark.requirement("PO-2")
-async def test_task_whose_card_is_read_is_said_to_be_planned(desk: Desk) -> None:
-    desk.hold_card()
-    task_id = await desk.create("build it")
+async def test_task_whose_card_is_read_is_said_to_be_planned(control: ControlClient) -> None:
+    control.hold_card()
+    task_id = await control.create("build it")
     async with anyio.create_task_group() as group:
-        group.start_soon(partial(desk.do, "start_task", "s", taskId=task_id))
-        await desk.until(task_id, Status.PREPARING)
-        assert (await desk.record(task_id)).progress.phase == Phase.PLANNING
-        desk.house.peer.card_open.set()
-    await desk.until(task_id, Status.COMPLETED)
+        group.start_soon(partial(control.do, "start_task", "s", taskId=task_id))
+        await control.until(task_id, Status.PREPARING)
+        assert (await control.record(task_id)).progress.phase == Phase.PLANNING
+        control.harness.peer.card_open.set()
+    await control.until(task_id, Status.COMPLETED)
     phases = [
         event.fact.payload.phase
-        for event in await desk.events(task_id)
+        for event in await control.events(task_id)
         if isinstance(event.fact.payload, TaskProgress) and event.fact.payload.phase
     ]
     assert phases[0] == Phase.PLANNING

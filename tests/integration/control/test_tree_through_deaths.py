@@ -19,8 +19,8 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.core.ports.due import DueRow
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.json import Json, JsonObject
-from tests.support.desk import Desk, task_id_of
-from tests.support.house import House
+from tests.support.control_client import ControlClient, task_id_of
+from tests.support.harness import Harness
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -37,23 +37,23 @@ _TWICE: Final = frozenset({"retry", "send", "cancel", "prepare"})
 class Deaths:
     """Kills what works in a house when so many appends were made, before or after the last of them."""
 
-    house: House
+    harness: Harness
     left: int
     stored: bool
     is_dead: bool = False
     count: int = 0
 
     def arm(self) -> None:
-        self.house.log.before_append, self.house.log.after_append = self._before, self._after
+        self.harness.log.before_append, self.harness.log.after_append = self._before, self._after
 
     async def _before(self, _batch: Batch) -> None:
         self.count += 1
         self.is_dead = self.is_dead or (self.count == self.left and not self.stored)
-        self.house.log.refuses_writes = self.is_dead
+        self.harness.log.refuses_writes = self.is_dead
 
     async def _after(self, _batch: Batch) -> None:
         if self.count >= self.left and self.stored and not self.is_dead:
-            self.is_dead = self.house.log.refuses_writes = True
+            self.is_dead = self.harness.log.refuses_writes = True
             raise StoreUnavailable("the process is gone", "unknown")
 
     async def see_through(self, work: Coroutine[object, None, T]) -> T | None:
@@ -68,17 +68,17 @@ class Deaths:
 
     async def revive(self) -> None:
         """Another process over what is stored."""
-        log = self.house.log
+        log = self.harness.log
         log.before_append = log.after_append = None
         log.refuses_writes = self.is_dead = False
-        await self.house.restart()
+        await self.harness.restart()
 
 
 @dataclass
 class Tree:
     """A parent with two parts, of which the second waits for the first; both fail once."""
 
-    desk: Desk
+    control: ControlClient
     deaths: Deaths
     name: str
     tasks: list[str] = field(default_factory=list[str])
@@ -88,7 +88,7 @@ class Tree:
     async def tell(self, method: str, key: str, **params: Json) -> JsonObject:
         """A command whose caller repeats it with its key until somebody has carried it out."""
         while True:
-            work = self.desk.do(method, f"{self.name} {key}", **params)
+            work = self.control.do(method, f"{self.name} {key}", **params)
             answer = await self.deaths.see_through(work)
             if answer is not None:
                 return answer
@@ -106,7 +106,7 @@ class Tree:
     async def look(self) -> None:
         """What was stored of attempts and edges stands, and stands before whatever is new."""
         for task_id in self.tasks:
-            record = await self.desk.record(task_id)
+            record = await self.control.record(task_id)
             runs, known = [one.run_id for one in record.attempts], self.attempts.get(task_id, [])
             assert runs[: len(known)] == known, "attempts are kept, in their order"
             assert [one.ordinal for one in record.attempts] == list(range(1, len(runs) + 1))
@@ -118,22 +118,22 @@ class Tree:
 
     async def go_on(self) -> bool:
         """What the duties of a gateway do: runs that nobody drives are taken up, and what is owed is done."""
-        house = self.desk.house
+        harness = self.control.harness
         for task_id in self.tasks:
-            record = await self.desk.record(task_id)
+            record = await self.control.record(task_id)
             if record.run is not None:
-                await house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
-            rows = await house.due(task_id)
+                await harness.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+            rows = await harness.due(task_id)
             for kind in sorted(_TWICE & {row.partition(":")[0] for row in rows}):
                 if f"{kind}:{task_id}" in rows and record.status is not Status.RUNNING:
-                    await house.come_due(kind, task_id, after_ms=_RETRY_MS)
+                    await harness.run_due(kind, task_id, after_ms=_RETRY_MS)
             for member in rows:
                 if member.startswith(("unblock:", "edge:")):
                     await self._finish(DueRow(member, rows[member]))
         return True
 
     async def _finish(self, row: DueRow) -> None:
-        linking = self.desk.house.parts.tasks.linking
+        linking = self.control.harness.parts.tasks.linking
 
         async def drop(_shard: object, _row: object) -> bool:
             return False
@@ -144,7 +144,9 @@ class Tree:
         async def look() -> bool:
             if await self.deaths.see_through(self.go_on()) is None:
                 await self.revive()
-            return (await self.desk.record(task_id)).status in statuses and not self.deaths.is_dead
+            return (
+                await self.control.record(task_id)
+            ).status in statuses and not self.deaths.is_dead
 
         await wait_until(look, 30, f"the task is {' or '.join(statuses)}")
         await self.look()
@@ -152,7 +154,7 @@ class Tree:
 
 async def play(tree: Tree) -> None:
     top = await tree.create("top", objective="both")
-    session = (await tree.desk.record(top)).session_id
+    session = (await tree.control.record(top)).session_id
     below: dict[str, Json] = {"parentTaskId": top, "sessionId": session}
     first = await tree.create("first", objective=f"shaky {tree.name} one", **below)
     second = await tree.create("second", objective=f"shaky {tree.name} two", **below)
@@ -161,7 +163,7 @@ async def play(tree: Tree) -> None:
         await tree.until(part, Status.ACCEPTED)
         await tree.tell("start_task", f"start {number}", taskId=part)
         await tree.until(part, *ENDED)
-    records = [await tree.desk.record(part) for part in (first, second)]
+    records = [await tree.control.record(part) for part in (first, second)]
     assert [record.status for record in records] == [Status.COMPLETED] * 2
     for record in records:
         assert len(record.attempts) >= 2
@@ -177,10 +179,10 @@ async def play(tree: Tree) -> None:
 @pytest.mark.requirement("VAL-6", "GR-12")
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
 async def test_tree_that_is_tried_again_outlives_a_death_at_every_append(
-    desk: Desk, *, stored: bool
+    control: ControlClient, *, stored: bool
 ) -> None:
-    house = desk.house
-    house.policy = RetryPolicy(attempts=3, backoff_ms=1_000, backoff_max_ms=1_000)
+    harness = control.harness
+    harness.policy = RetryPolicy(attempts=3, backoff_ms=1_000, backoff_max_ms=1_000)
     failed: set[str] = set()
 
     async def shake(turn: Turn) -> None:
@@ -192,12 +194,12 @@ async def test_tree_that_is_tried_again_outlives_a_death_at_every_append(
         await turn.artifact("done")
         await turn.status("COMPLETED")
 
-    house.peer.on("shaky", shake)
+    harness.peer.on("shaky", shake)
     died = 0
     for point in range(1 + stored, APPENDS + 1, 2):
-        deaths = Deaths(house, point, stored)
+        deaths = Deaths(harness, point, stored)
         deaths.arm()
-        await play(Tree(desk, deaths, f"{point} {stored}"))
+        await play(Tree(control, deaths, f"{point} {stored}"))
         died += deaths.count >= point
         await deaths.revive()
     assert died > APPENDS // 4, "hardly anybody has died"

@@ -14,8 +14,8 @@ from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status, Visibility
 from passerelle.gateway.rpc.table import call
 from passerelle.runtime.common.calls import Caller
-from tests.support.desk import Desk
-from tests.support.house import ADA
+from tests.support.control_client import ControlClient
+from tests.support.harness import ADA
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -23,60 +23,64 @@ pytestmark = pytest.mark.anyio
 USER = replace(ADA, scopes=ADA.scopes - {AccessScope.OPERATE})
 
 
-async def list_records(desk: Desk, who: Principal, **asked: object) -> set[str]:
+async def list_records(control: ControlClient, who: Principal, **asked: object) -> set[str]:
     """What a channel is told, which has the same calls as ``/v1``."""
     params: Any = asked
-    page: Any = await call(desk.house.service, Caller(who, "channel"), "list_tasks", params)
+    page: Any = await call(control.harness.service, Caller(who, "channel"), "list_tasks", params)
     return {str(task["taskId"]) for task in page["tasks"]}
 
 
-async def list_a2a(desk: Desk, context_id: str | None = None) -> tuple[set[str], object]:
-    page: Any = await desk.house.service.read(ADA, ListTasks("echo", context_id=context_id))
+async def list_a2a(
+    control: ControlClient, context_id: str | None = None
+) -> tuple[set[str], object]:
+    page: Any = await control.harness.service.read(ADA, ListTasks("echo", context_id=context_id))
     return {str(task["id"]) for task in page["tasks"]}, page["totalSize"]
 
 
 @pytest.mark.requirement("TR-6")
-async def test_each_visibility_is_shown_to_those_that_it_is_meant_for(desk: Desk) -> None:
+async def test_each_visibility_is_shown_to_those_that_it_is_meant_for(
+    control: ControlClient,
+) -> None:
     tasks = {
-        one: await desk.start("echo done", visibility=one, contextId=None) for one in Visibility
+        one: await control.start("echo done", visibility=one, contextId=None) for one in Visibility
     }
     for task_id in tasks.values():
-        await desk.until(task_id, Status.COMPLETED)
+        await control.until(task_id, Status.COMPLETED)
     facades = {one: expose(TaskId(task_id), 1) for one, task_id in tasks.items()}
     listed = {facades[Visibility.FOREGROUND], facades[Visibility.BACKGROUND]}
 
     async def are_listed() -> bool:
-        return await list_a2a(desk) == (listed, len(listed))
+        return await list_a2a(control) == (listed, len(listed))
 
     await wait_until(are_listed, 10, "A2A lists what is meant for its callers, and counts no more")
     for task_id in tasks.values():
-        context = (await desk.record(task_id)).scope.context_id
-        assert (await list_a2a(desk, context))[0] <= listed
-    assert await list_records(desk, USER) == listed
-    assert await list_records(desk, ADA) == listed
+        context = (await control.record(task_id)).scope.context_id
+        assert (await list_a2a(control, context))[0] <= listed
+    assert await list_records(control, USER) == listed
+    assert await list_records(control, ADA) == listed
     everything: list[str] = [one.value for one in Visibility]
-    assert await list_records(desk, USER, visibility=everything) == {
+    assert await list_records(control, USER, visibility=everything) == {
         *listed,
         facades[Visibility.INTERNAL],
     }
-    assert await list_records(desk, ADA, visibility=everything) == set(facades.values())
+    assert await list_records(control, ADA, visibility=everything) == set(facades.values())
     own = [Visibility.INTERNAL.value]
-    assert await list_records(desk, USER, visibility=own) == {facades[Visibility.INTERNAL]}
+    assert await list_records(control, USER, visibility=own) == {facades[Visibility.INTERNAL]}
 
 
 @pytest.mark.requirement("TR-6")
-async def test_a_hidden_task_is_for_those_who_operate_alone(desk: Desk) -> None:
+async def test_a_hidden_task_is_for_those_who_operate_alone(control: ControlClient) -> None:
     with pytest.raises(Forbidden):
-        await desk.do(
+        await control.do(
             "create_task", None, USER, agent="echo", objective="mine", visibility="hidden"
         )
-    hidden = await desk.start("echo done", visibility="hidden")
-    await desk.until(hidden, Status.COMPLETED)
+    hidden = await control.start("echo done", visibility="hidden")
+    await control.until(hidden, Status.COMPLETED)
     facade = expose(TaskId(hidden), 1)
     for who, method in ((USER, "get_task"), (USER, "get_task_summary"), (USER, "update_task")):
         with pytest.raises(NotFound):
-            await desk.do(method, None, who, taskId=facade)
+            await control.do(method, None, who, taskId=facade)
     with pytest.raises(NotFound):
-        await desk.house.service.read(ADA, GetTask(facade, "echo"))
-    assert (await desk.do("get_task", taskId=facade))["visibility"] == "hidden"
-    assert (await desk.do("get_task_summary", taskId=facade))["status"] == Status.COMPLETED
+        await control.harness.service.read(ADA, GetTask(facade, "echo"))
+    assert (await control.do("get_task", taskId=facade))["visibility"] == "hidden"
+    assert (await control.do("get_task_summary", taskId=facade))["status"] == Status.COMPLETED

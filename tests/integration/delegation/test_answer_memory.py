@@ -12,7 +12,7 @@ from passerelle.peers.whole_answer import FREE_BYTES
 from passerelle.runtime.memory.budget import Budget, MemoryShortage
 from passerelle.runtime.memory.room import DEFAULT_BYTES, MemoryRoom
 from tests.support.engine import Server
-from tests.support.house import open_house
+from tests.support.harness import open_harness
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -40,14 +40,14 @@ async def test_response_stream_releases_the_memory_of_stored_events(
         await end.wait()
         await turn.status("COMPLETED")
 
-    async with open_house(engine_server.url, tmp_path / "blobs", memory=room) as house:
-        accepted = await house.send("ask which", wait="stream")
-        await house.until(accepted, Status.WAITING_INPUT)
-        house.peer.next(send_large_status)
-        await house.send("that one", task=accepted.facade, wait="stream")
+    async with open_harness(engine_server.url, tmp_path / "blobs", memory=room) as harness:
+        accepted = await harness.send("ask which", wait="stream")
+        await harness.until(accepted, Status.WAITING_INPUT)
+        harness.peer.next(send_large_status)
+        await harness.send("that one", task=accepted.facade, wait="stream")
         await wait_until(lambda: budget.largest > 2 * FREE_BYTES, 10, "the large event is counted")
-        await house.until(accepted, Status.RUNNING)
+        await harness.until(accepted, Status.RUNNING)
         await wait_until(lambda: not room.held["answer"], 10, "its memory is released")
-        assert house.peer.count("SendStreamingMessage") == 2
+        assert harness.peer.count("SendStreamingMessage") == 2
         end.set()
-        await house.until(accepted, Status.COMPLETED)
+        await harness.until(accepted, Status.COMPLETED)

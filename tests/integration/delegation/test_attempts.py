@@ -16,7 +16,7 @@ from passerelle.core.payloads.task import TaskRetrying
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import parse_ms
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -46,9 +46,9 @@ def state_of(task: JsonObject) -> str:
     return str(cast("JsonObject", task["status"])["state"]).removeprefix("TASK_STATE_")
 
 
-async def list_due(house: House, accepted: TurnAccepted) -> dict[str, str]:
+async def list_due(harness: Harness, accepted: TurnAccepted) -> dict[str, str]:
     """The due rows of this task only."""
-    rows = await house.due(accepted.task_id)
+    rows = await harness.due(accepted.task_id)
     return {member: at for member, at in rows.items() if accepted.task_id in member}
 
 
@@ -65,23 +65,23 @@ async def list_due(house: House, accepted: TurnAccepted) -> dict[str, str]:
     "TEV-10",
     "TEV-20",
 )
-async def test_task_that_fails_twice_completes_in_the_third_attempt(house: House) -> None:
-    house.policy = THRICE
-    house.peer.next(fail, fail)
-    accepted = await house.send("go", wait="stream")
-    watching = asyncio.create_task(house.watch(accepted))
+async def test_task_that_fails_twice_completes_in_the_third_attempt(harness: Harness) -> None:
+    harness.policy = THRICE
+    harness.peer.next(fail, fail)
+    accepted = await harness.send("go", wait="stream")
+    watching = asyncio.create_task(harness.watch(accepted))
     kept: list[object] = []
     for ordinal in (1, 2):
-        record = await house.until(accepted, Status.RETRYING)
+        record = await harness.until(accepted, Status.RETRYING)
         assert record.current_run_id is None
         assert record.retry_at is not None
         assert 0 < parse_ms(record.retry_at) - parse_ms(record.status_at) <= 1000 * ordinal
-        assert state_of(await house.read(accepted)) == "WORKING"
+        assert state_of(await harness.read(accepted)) == "WORKING"
         assert [one.status for one in record.attempts] == [Status.FAILED] * ordinal
         assert list(record.attempts[:-1]) == kept
         kept = list(record.attempts)
-        await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    record = await house.until(accepted, Status.COMPLETED)
+        await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await harness.until(accepted, Status.COMPLETED)
 
     assert list(record.attempts[:2]) == kept
     assert [one.ordinal for one in record.attempts] == [1, 2, 3]
@@ -89,40 +89,40 @@ async def test_task_that_fails_twice_completes_in_the_third_attempt(house: House
     assert len({one.remote_task_id for one in record.attempts}) == 3
     errors = [one.last_error.message for one in record.attempts if one.last_error]
     assert [error.partition(" with ")[0] for error in errors] == ["no luck", "no luck"]
-    sent = [str(message["messageId"]) for message in house.peer.messages]
+    sent = [str(message["messageId"]) for message in harness.peer.messages]
     assert sent == ["m-1", "m-1~2", "m-1~3"]
-    scopes = [event.fact.scope for event in await house.events(accepted)]
+    scopes = [event.fact.scope for event in await harness.events(accepted)]
     internal_ids = {record.task_id, *(one.run_id for one in record.attempts)}
     internal_ids |= {
         one for scope in scopes for one in (scope.turn_id, scope.step_id) if one is not None
     }
-    assert not internal_ids & {str(message["messageId"]) for message in house.peer.messages}
+    assert not internal_ids & {str(message["messageId"]) for message in harness.peer.messages}
 
     frames = await watching
     assert "COMPLETED" in str(frames[-1])
     assert "TASK_STATE_FAILED" not in str(frames)
-    life = [kind for kind in await house.types(accepted) if kind.startswith("task.attempt.")]
+    life = [kind for kind in await harness.types(accepted) if kind.startswith("task.attempt.")]
     assert life == ["task.attempt.started", "task.attempt.failed"] * 2 + [
         "task.attempt.started",
         "task.attempt.completed",
     ]
-    payloads = [event.fact.payload for event in await house.events(accepted)]
+    payloads = [event.fact.payload for event in await harness.events(accepted)]
     retries = [one for one in payloads if isinstance(one, TaskRetrying)]
     assert [(one.reason, one.ordinal, one.peer) for one in retries] == [
         ("retry", 2, "echo"),
         ("retry", 3, "echo"),
     ]
-    assert await list_due(house, accepted) == {}
+    assert await list_due(harness, accepted) == {}
 
 
-async def test_unary_caller_waits_through_every_attempt(house: House) -> None:
-    house.policy = THRICE
-    house.peer.next(fail_at_once)
-    accepted = await house.send("go")
-    response = asyncio.create_task(house.hear(accepted))
-    record = await house.until(accepted, Status.RETRYING)
+async def test_unary_caller_waits_through_every_attempt(harness: Harness) -> None:
+    harness.policy = THRICE
+    harness.peer.next(fail_at_once)
+    accepted = await harness.send("go")
+    response = asyncio.create_task(harness.await_answer(accepted))
+    record = await harness.until(accepted, Status.RETRYING)
     assert not record.shown
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
     task = cast("JsonObject", (await response)["task"])
     assert state_of(task) == "COMPLETED"
     (own,) = cast("list[JsonObject]", task["history"])
@@ -130,90 +130,92 @@ async def test_unary_caller_waits_through_every_attempt(house: House) -> None:
 
 
 @pytest.mark.requirement("ATT-10", "ATT-11")
-async def test_exhausted_retries_end_the_task_with_the_last_error(house: House) -> None:
-    house.policy = replace(THRICE, attempts=2)
-    house.peer.next(fail, fail)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RETRYING)
-    house.policy = replace(THRICE, attempts=2, backoff_ms=7)
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    record = await house.until(accepted, Status.FAILED)
+async def test_exhausted_retries_end_the_task_with_the_last_error(harness: Harness) -> None:
+    harness.policy = replace(THRICE, attempts=2)
+    harness.peer.next(fail, fail)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RETRYING)
+    harness.policy = replace(THRICE, attempts=2, backoff_ms=7)
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await harness.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.message == "no luck with m-1~2"
     assert [one.retry_policy.backoff_ms for one in record.attempts] == [1000, 7]
-    assert state_of(await house.read(accepted)) == "FAILED"
+    assert state_of(await harness.read(accepted)) == "FAILED"
 
 
 @pytest.mark.parametrize("code", [-32602, -32004])
 @pytest.mark.requirement("ATT-10", "MK-7")
-async def test_refusal_of_the_agent_is_not_retried(house: House, code: int) -> None:
+async def test_refusal_of_the_agent_is_not_retried(harness: Harness, code: int) -> None:
     async def refuse(turn: Turn) -> None:
         await turn.refuse(code, "no")
 
-    house.policy = THRICE
-    house.peer.next(refuse)
-    accepted = await house.send("go")
+    harness.policy = THRICE
+    harness.peer.next(refuse)
+    accepted = await harness.send("go")
     with pytest.raises(PeerRefused):
-        await house.hear(accepted)
-    assert len((await house.record(accepted)).attempts) == 1
-    assert len(house.peer.messages) == 1
+        await harness.await_answer(accepted)
+    assert len((await harness.record(accepted)).attempts) == 1
+    assert len(harness.peer.messages) == 1
 
 
 async def test_retry_after_is_honoured_before_a_fallback(
-    street: House,
+    street: Harness,
 ) -> None:
     street.policy = replace(THRICE, fallback=("other",))
     street.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
-    response = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.await_answer(accepted))
     await street.until(accepted, Status.RETRYING)
     at_ms = (await list_due(street, accepted))[f"retry:{accepted.task_id}"]
     assert float(at_ms) > street.clock.now_ms() + 35_000
-    await street.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await street.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
     assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     # The agent did not accept the first message, so the second is no repeat.
     assert [message["messageId"] for message in street.peer.messages] == ["m-1", "m-1"]
 
 
 @pytest.mark.requirement("ATT-16")
-async def test_busy_agent_is_replaced_when_its_attempts_are_exhausted(street: House) -> None:
+async def test_busy_agent_is_replaced_when_its_attempts_are_exhausted(street: Harness) -> None:
     street.policy = FALLBACK
     street.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
-    response = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.await_answer(accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     assert [len(peer.messages) for peer in street.peers.values()] == [1, 1]
 
 
-async def test_further_attempt_sent_after_a_wait_contains_the_whole_message(house: House) -> None:
-    house.policy = THRICE
-    house.peer.next(fail)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RETRYING)
-    house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    await house.until(accepted, Status.WAITING_RESOURCE)
-    await house.restart()
-    await house.adopt(accepted)
-    house.clock.ahead_ms += 60_000
-    await house.come_due("send", accepted.task_id, after_ms=0)
-    record = await house.until(accepted, Status.COMPLETED)
+async def test_further_attempt_sent_after_a_wait_contains_the_whole_message(
+    harness: Harness,
+) -> None:
+    harness.policy = THRICE
+    harness.peer.next(fail)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RETRYING)
+    harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await harness.until(accepted, Status.WAITING_RESOURCE)
+    await harness.restart()
+    await harness.adopt(accepted)
+    harness.clock.ahead_ms += 60_000
+    await harness.run_due("send", accepted.task_id, after_ms=0)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert len(record.attempts) == 2
-    sent = [(message["messageId"], message["parts"]) for message in house.peer.messages]
+    sent = [(message["messageId"], message["parts"]) for message in harness.peer.messages]
     assert [one for one, _ in sent] == ["m-1", "m-1~2", "m-1~2"]
     assert sent[2][1] == sent[0][1]
 
 
 @pytest.mark.requirement("ATT-16", "TEV-10", "A2A-13", "EXT-5")
-async def test_rejected_task_is_sent_to_the_next_agent(street: House) -> None:
+async def test_rejected_task_is_sent_to_the_next_agent(street: Harness) -> None:
     street.policy = FALLBACK
     street.peer.next(reject)
     accepted = await street.send("go", wait="stream")
     watching = asyncio.create_task(street.watch(accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     record = await street.until(accepted, Status.COMPLETED)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
     assert [one.status for one in record.attempts] == [Status.FAILED, Status.COMPLETED]
@@ -234,13 +236,13 @@ async def test_rejected_task_is_sent_to_the_next_agent(street: House) -> None:
 
 
 @pytest.mark.requirement("ATT-16")
-async def test_unreachable_agent_is_replaced_at_once(street: House) -> None:
+async def test_unreachable_agent_is_replaced_at_once(street: Harness) -> None:
     street.policy = replace(FALLBACK, attempts=3)
     await street.peer.stop()
     accepted = await street.send("go")
-    response = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.await_answer(accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     record = await street.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
@@ -251,14 +253,14 @@ async def test_unreachable_agent_is_replaced_at_once(street: House) -> None:
     assert sent["messageId"] == "m-1"
 
 
-async def test_task_without_a_further_fallback_ends_with_the_last_error(street: House) -> None:
+async def test_task_without_a_further_fallback_ends_with_the_last_error(street: Harness) -> None:
     street.policy = FALLBACK
     for peer in street.peers.values():
         await peer.stop()
     accepted = await street.send("go")
-    response = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.await_answer(accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     with pytest.raises(PeerUnavailable, match="'other' cannot be reached"):
         await response
     record = await street.record(accepted)
@@ -270,70 +272,70 @@ async def drop_connection(turn: Turn) -> None:
 
 
 @pytest.mark.requirement("ATT-14")
-async def test_lost_task_is_resent_if_the_agent_is_idempotent(house: House) -> None:
-    house.policy = replace(THRICE, idempotent=True)
-    house.peer.next(drop_connection)
-    accepted = await house.send("go")
-    response = asyncio.create_task(house.hear(accepted))
-    record = await house.until(accepted, Status.RETRYING)
+async def test_lost_task_is_resent_if_the_agent_is_idempotent(harness: Harness) -> None:
+    harness.policy = replace(THRICE, idempotent=True)
+    harness.peer.next(drop_connection)
+    accepted = await harness.send("go")
+    response = asyncio.create_task(harness.await_answer(accepted))
+    record = await harness.until(accepted, Status.RETRYING)
     assert record.attempts[0].status is Status.LOST
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
     assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
-    record = await house.record(accepted)
+    record = await harness.record(accepted)
     assert [one.status for one in record.attempts] == [Status.LOST, Status.COMPLETED]
     # The agent may have the message already, so it gets the same message id.
-    assert [message["messageId"] for message in house.peer.messages] == ["m-1", "m-1"]
+    assert [message["messageId"] for message in harness.peer.messages] == ["m-1", "m-1"]
 
 
 async def test_lost_task_is_not_resent_if_the_agent_is_not_idempotent(
-    street: House,
+    street: Harness,
 ) -> None:
     street.policy = replace(THRICE, fallback=("other",))
     street.peer.next(drop_connection)
     accepted = await street.send("go")
-    assert state_of(cast("JsonObject", (await street.hear(accepted))["task"])) == "FAILED"
+    assert state_of(cast("JsonObject", (await street.await_answer(accepted))["task"])) == "FAILED"
     assert [len(peer.messages) for peer in street.peers.values()] == [1, 0]
 
 
 @pytest.mark.requirement("VAL-6")
 async def test_instance_that_dies_between_two_attempts_loses_and_repeats_none(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.policy = THRICE
-    house.peer.next(fail)
-    accepted = await house.send("go", wait="stream")
-    record = await house.until(accepted, Status.RETRYING)
-    await house.restart()
-    first = house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    again = house.come_due("retry", accepted.task_id, after_ms=0)
+    harness.policy = THRICE
+    harness.peer.next(fail)
+    accepted = await harness.send("go", wait="stream")
+    record = await harness.until(accepted, Status.RETRYING)
+    await harness.restart()
+    first = harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    again = harness.run_due("retry", accepted.task_id, after_ms=0)
     outcomes = await asyncio.gather(first, again, return_exceptions=True)
-    done = await house.until(accepted, Status.COMPLETED)
+    done = await harness.until(accepted, Status.COMPLETED)
     assert done.attempts[:1] == record.attempts
     assert len(done.attempts) == 2
-    assert len(house.peer.messages) == 2, outcomes
+    assert len(harness.peer.messages) == 2, outcomes
 
 
-async def test_cancel_ends_a_task_that_waits_for_its_next_attempt(house: House) -> None:
-    house.policy = THRICE
-    house.peer.next(fail)
-    accepted = await house.send("go", wait="stream")
-    watching = asyncio.create_task(house.watch(accepted))
-    await house.until(accepted, Status.RETRYING)
-    assert state_of(await house.cancel(accepted)) == "CANCELED"
+async def test_cancel_ends_a_task_that_waits_for_its_next_attempt(harness: Harness) -> None:
+    harness.policy = THRICE
+    harness.peer.next(fail)
+    accepted = await harness.send("go", wait="stream")
+    watching = asyncio.create_task(harness.watch(accepted))
+    await harness.until(accepted, Status.RETRYING)
+    assert state_of(await harness.cancel(accepted)) == "CANCELED"
     assert "CANCELED" in str((await watching)[-1])
-    assert await list_due(house, accepted) == {}
-    assert len(house.peer.messages) == 1
+    assert await list_due(harness, accepted) == {}
+    assert len(harness.peer.messages) == 1
 
 
-async def test_further_attempt_contains_every_message_of_its_task(house: House) -> None:
-    house.policy = THRICE
-    house.peer.hold()
-    house.peer.next(fail)
-    accepted = await house.send("go", wait="stream")
-    house.peer.release(2)  # the submitted task, and its WORKING status
+async def test_further_attempt_contains_every_message_of_its_task(harness: Harness) -> None:
+    harness.policy = THRICE
+    harness.peer.hold()
+    harness.peer.next(fail)
+    accepted = await harness.send("go", wait="stream")
+    harness.peer.release(2)  # the submitted task, and its WORKING status
 
     async def works() -> bool:
-        record = await house.record(accepted)
+        record = await harness.record(accepted)
         return record.shown and record.attempts[-1].native_status == "TASK_STATE_WORKING"
 
     await wait_until(works, 15, "callers see that the agent is at work")
@@ -341,96 +343,100 @@ async def test_further_attempt_contains_every_message_of_its_task(house: House) 
     async def ignore(turn: Turn) -> None:
         del turn
 
-    house.peer.next(ignore)
-    await house.send("and mind the gap", task=accepted.facade)
-    await wait_until(lambda: len(house.peer.messages) == 2, 15, "the agent has the second message")
-    house.peer.release_all()
-    await house.until(accepted, Status.RETRYING)
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    await house.until(accepted, Status.COMPLETED)
-    parts = cast("list[JsonObject]", house.peer.messages[-1]["parts"])
+    harness.peer.next(ignore)
+    await harness.send("and mind the gap", task=accepted.facade)
+    await wait_until(
+        lambda: len(harness.peer.messages) == 2, 15, "the agent has the second message"
+    )
+    harness.peer.release_all()
+    await harness.until(accepted, Status.RETRYING)
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await harness.until(accepted, Status.COMPLETED)
+    parts = cast("list[JsonObject]", harness.peer.messages[-1]["parts"])
     assert [part["text"] for part in parts] == ["go", "and mind the gap"]
 
 
 async def test_bare_message_of_a_later_attempt_completes_the_visible_task(
-    house: House,
+    harness: Harness,
 ) -> None:
     async def answer(turn: Turn) -> None:
         await turn.answer("here it is")
 
-    house.policy = THRICE
-    house.peer.next(fail, answer)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RETRYING)
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    await house.until(accepted, Status.COMPLETED)
-    task = await house.read(accepted)
+    harness.policy = THRICE
+    harness.peer.next(fail, answer)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RETRYING)
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await harness.until(accepted, Status.COMPLETED)
+    task = await harness.read(accepted)
     assert state_of(task) == "COMPLETED"
     assert "here it is" in str(task["artifacts"])
 
 
 @pytest.mark.requirement("MK-7")
-async def test_task_cancelled_in_its_first_attempt_gets_no_second_one(house: House) -> None:
-    house.policy = THRICE
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    await house.cancel(accepted)
-    record = await house.until(accepted, Status.CANCELLED)
-    assert len(record.attempts) == len(house.peer.messages) == 1
-    assert not [member for member in await list_due(house, accepted) if member.startswith("retry:")]
+async def test_task_cancelled_in_its_first_attempt_gets_no_second_one(harness: Harness) -> None:
+    harness.policy = THRICE
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    await harness.cancel(accepted)
+    record = await harness.until(accepted, Status.CANCELLED)
+    assert len(record.attempts) == len(harness.peer.messages) == 1
+    assert not [
+        member for member in await list_due(harness, accepted) if member.startswith("retry:")
+    ]
 
 
 @pytest.mark.requirement("ATT-3", "ATT-10", "ATT-11")
-async def test_timed_out_run_is_retried_if_the_agent_is_idempotent(house: House) -> None:
-    house.policy = replace(THRICE, idempotent=True, total_timeout_ms=5_000)
-    accepted = await house.send("silent", wait="stream")
-    watching = asyncio.create_task(house.watch(accepted))
-    await house.until(accepted, Status.QUEUED)
-    await house.come_due("timeout", accepted.task_id, after_ms=5_000)
-    record = await house.until(accepted, Status.RETRYING)
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent has the cancel")
+async def test_timed_out_run_is_retried_if_the_agent_is_idempotent(harness: Harness) -> None:
+    harness.policy = replace(THRICE, idempotent=True, total_timeout_ms=5_000)
+    accepted = await harness.send("silent", wait="stream")
+    watching = asyncio.create_task(harness.watch(accepted))
+    await harness.until(accepted, Status.QUEUED)
+    await harness.run_due("timeout", accepted.task_id, after_ms=5_000)
+    record = await harness.until(accepted, Status.RETRYING)
+    await wait_until(lambda: harness.peer.count("CancelTask") == 1, 15, "the agent has the cancel")
     first = record.attempts[0]
     assert first.last_error is not None
     assert (first.status, first.last_error.code) == (Status.TIMED_OUT, "timed_out")
-    rows = await list_due(house, accepted)
+    rows = await list_due(harness, accepted)
     assert set(rows) == {f"retry:{accepted.task_id}"}, "the time limit of the first run is removed"
-    house.peer.next(fail_at_once)
-    house.policy = replace(house.policy, attempts=1)
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    record = await house.until(accepted, Status.FAILED)
+    harness.peer.next(fail_at_once)
+    harness.policy = replace(harness.policy, attempts=1)
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await harness.until(accepted, Status.FAILED)
     assert [one.status for one in record.attempts] == [Status.TIMED_OUT, Status.FAILED]
     assert "FAILED" in str((await watching)[-1])
 
 
-async def test_timed_out_run_ends_the_task_if_the_agent_is_not_idempotent(house: House) -> None:
-    house.policy = replace(THRICE, total_timeout_ms=5_000)
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    await house.come_due("timeout", accepted.task_id, after_ms=5_000)
-    record = await house.until(accepted, Status.TIMED_OUT)
+async def test_timed_out_run_ends_the_task_if_the_agent_is_not_idempotent(harness: Harness) -> None:
+    harness.policy = replace(THRICE, total_timeout_ms=5_000)
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    await harness.run_due("timeout", accepted.task_id, after_ms=5_000)
+    record = await harness.until(accepted, Status.TIMED_OUT)
     assert len(record.attempts) == 1
 
 
-async def lose(house: House, accepted: TurnAccepted) -> None:
+async def lose(harness: Harness, accepted: TurnAccepted) -> None:
     """Loses the agent's task: its time limit passes twice."""
-    driver = house.parts.dispatch.find(accepted.task_id)
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     for status in (Status.LOST, Status.RETRYING):
-        house.clock.ahead_ms += 121_000
+        harness.clock.ahead_ms += 121_000
         driver.wake()
-        await house.until(accepted, status)
+        await harness.until(accepted, status)
 
 
 @pytest.mark.requirement("ATT-14", "ATT-3")
 async def test_run_of_a_dead_agent_stays_lost_and_the_next_agent_follows(
-    street: House,
+    street: Harness,
 ) -> None:
     street.policy = replace(FALLBACK, idempotent=True)
     accepted = await street.send("silent", wait="stream")
     await street.until(accepted, Status.QUEUED)
     await street.peer.stop()
     await lose(street, accepted)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     record = await street.until(accepted, Status.QUEUED)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
     first, second = record.attempts
@@ -441,24 +447,24 @@ async def test_run_of_a_dead_agent_stays_lost_and_the_next_agent_follows(
 @pytest.mark.requirement("ATT-2", "ATT-15", "VAL-6")
 @pytest.mark.parametrize("forgetful", [False, True])
 async def test_crash_causes_a_second_attempt_only_if_the_agent_has_lost_the_task(
-    house: House, *, forgetful: bool
+    harness: Harness, *, forgetful: bool
 ) -> None:
-    house.policy = replace(THRICE, idempotent=True)
-    accepted = await house.send("silent", wait="stream")
-    before = await house.until(accepted, Status.QUEUED)
-    await house.restart()
-    assert (await house.record(accepted)).attempts[0].run_id == before.attempts[0].run_id
-    (remote,) = house.peer.tasks.values()
+    harness.policy = replace(THRICE, idempotent=True)
+    accepted = await harness.send("silent", wait="stream")
+    before = await harness.until(accepted, Status.QUEUED)
+    await harness.restart()
+    assert (await harness.record(accepted)).attempts[0].run_id == before.attempts[0].run_id
+    (remote,) = harness.peer.tasks.values()
     if forgetful:
-        house.peer.tasks.clear()
-    await house.adopt(accepted)
+        harness.peer.tasks.clear()
+    await harness.adopt(accepted)
     if forgetful:
-        await lose(house, accepted)
-        house.peer.next(work)
-        await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+        await lose(harness, accepted)
+        harness.peer.next(work)
+        await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
     else:
         remote.status("COMPLETED")
-    record = await house.until(accepted, Status.COMPLETED)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert len(record.attempts) == (2 if forgetful else 1)
 
 
@@ -468,17 +474,17 @@ async def work(turn: Turn) -> None:
 
 
 @pytest.mark.requirement("ATT-8", "ATT-9", "SNAP-17")
-async def test_attempts_are_read_with_their_times_errors_and_outputs(house: House) -> None:
-    house.policy = THRICE
-    house.peer.next(fail)
-    accepted = await house.send("go", wait="stream")
-    record = await house.until(accepted, Status.RETRYING)
-    read = await house.service.read(ADA, GetTaskModel(accepted.task_id, "attempts"))
+async def test_attempts_are_read_with_their_times_errors_and_outputs(harness: Harness) -> None:
+    harness.policy = THRICE
+    harness.peer.next(fail)
+    accepted = await harness.send("go", wait="stream")
+    record = await harness.until(accepted, Status.RETRYING)
+    read = await harness.service.read(ADA, GetTaskModel(accepted.task_id, "attempts"))
     (first,) = cast("list[JsonObject]", read["attempts"])
     assert first["endedAt"] == record.attempts[0].ended_at is not None
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    await house.until(accepted, Status.COMPLETED)
-    read = await house.service.read(ADA, GetTaskModel(accepted.task_id, "attempts"))
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await harness.until(accepted, Status.COMPLETED)
+    read = await harness.service.read(ADA, GetTaskModel(accepted.task_id, "attempts"))
     first, second = cast("list[JsonObject]", read["attempts"])
     assert (first["status"], second["status"]) == ("failed", "completed")
     assert (second["ordinal"], second["reason"]) == (2, "retry")
@@ -487,26 +493,26 @@ async def test_attempts_are_read_with_their_times_errors_and_outputs(house: Hous
     assert second["outputRefs"]
 
 
-async def test_message_sent_before_a_due_attempt_is_part_of_it(house: House) -> None:
-    house.policy = THRICE
-    house.peer.next(fail)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RETRYING)
-    await house.send("and mind the gap", task=accepted.facade)
-    assert len(house.peer.messages) == 1, "no run is active"
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    await house.until(accepted, Status.COMPLETED)
-    (_, sent) = house.peer.messages
+async def test_message_sent_before_a_due_attempt_is_part_of_it(harness: Harness) -> None:
+    harness.policy = THRICE
+    harness.peer.next(fail)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RETRYING)
+    await harness.send("and mind the gap", task=accepted.facade)
+    assert len(harness.peer.messages) == 1, "no run is active"
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await harness.until(accepted, Status.COMPLETED)
+    (_, sent) = harness.peer.messages
     parts = cast("list[JsonObject]", sent["parts"])
     assert [part["text"] for part in parts] == ["go", "and mind the gap"]
-    history = cast("list[JsonObject]", (await house.read(accepted))["history"])
+    history = cast("list[JsonObject]", (await harness.read(accepted))["history"])
     sent_ids = [message["messageId"] for message in history if message["role"] == "ROLE_USER"]
     assert sent_ids == ["m-1", "m-2"]
 
 
 @pytest.mark.requirement("ATT-13")
 async def test_attempt_that_misses_its_conditions_is_followed_by_another(
-    house: House,
+    harness: Harness,
 ) -> None:
     async def send_report(turn: Turn) -> None:
         await turn.artifact("the report", artifact_id="a-1")
@@ -515,17 +521,17 @@ async def test_attempt_that_misses_its_conditions_is_followed_by_another(
     async def complete_without_report(turn: Turn) -> None:
         await turn.status("COMPLETED", "all done!")
 
-    house.acceptance = ({"artifact": {}},)
-    house.policy = THRICE
-    house.peer.next(complete_without_report, send_report)
-    accepted = await house.send("go", wait="stream")
-    watching = asyncio.create_task(house.watch(accepted))
-    record = await house.until(accepted, Status.RETRYING)
+    harness.acceptance = ({"artifact": {}},)
+    harness.policy = THRICE
+    harness.peer.next(complete_without_report, send_report)
+    accepted = await harness.send("go", wait="stream")
+    watching = asyncio.create_task(harness.watch(accepted))
+    record = await harness.until(accepted, Status.RETRYING)
     assert record.attempts[0].last_error is not None
     assert record.attempts[0].last_error.code == "acceptance"
-    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    record = await house.until(accepted, Status.COMPLETED)
+    await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert [one.status for one in record.attempts] == [Status.FAILED, Status.COMPLETED]
     frames = await watching
     assert "all done!" not in str(frames)
-    assert "the report" in str((await house.read(accepted))["artifacts"])
+    assert "the report" in str((await harness.read(accepted))["artifacts"])

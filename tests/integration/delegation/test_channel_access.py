@@ -11,7 +11,7 @@ from passerelle.channels.services import StreamName
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionPage
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 
 pytestmark = pytest.mark.anyio
 SENDER = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE.value})})
@@ -19,9 +19,9 @@ ELSEWHERE = replace(ADA, agents=frozenset({"other"}))
 VISITOR = replace(ADA, scopes=frozenset({AccessScope.CONNECT}))
 
 
-async def test_subscriptions_are_limited_by_scopes_agents_and_operations(house: House) -> None:
-    accepted, _ = await house.talk("hello")
-    access = house.parts.grants
+async def test_subscriptions_are_limited_by_scopes_agents_and_operations(harness: Harness) -> None:
+    accepted, _ = await harness.talk("hello")
+    access = harness.parts.grants
     task, session = StreamName("task", accepted.facade), StreamName("session", accepted.session_id)
 
     async def follow(who: Principal, name: StreamName) -> None:
@@ -42,12 +42,12 @@ async def test_subscriptions_are_limited_by_scopes_agents_and_operations(house: 
 
 
 async def test_welcome_contains_no_approvals_without_the_right_to_read_them(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find(*_: object) -> QuestionPage:
         return QuestionPage([{"actionId": "act_1"}])
 
     monkeypatch.setattr(QuestionLists, "find", find)
-    snapshots = house.parts.snapshots
+    snapshots = harness.parts.snapshots
     assert await snapshots.read_pending(ADA, 10) == (({"actionId": "act_1"},), False)
     assert await snapshots.read_pending(VISITOR, 10) == ((), False)

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from passerelle.core.batch import Batch
     from passerelle.core.commands import TurnAccepted
-    from tests.support.house import House
+    from tests.support.harness import Harness
     from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ class Chunks:
 
 
 @pytest.fixture
-def stored(house: House) -> list[int]:
+def stored(harness: Harness) -> list[int]:
     """Chunks per append, of appends that contain any."""
     counts: list[int] = []
 
@@ -53,71 +53,71 @@ def stored(house: House) -> list[int]:
         if chunks:
             counts.append(chunks)
 
-    house.log.before_append = count
+    harness.log.before_append = count
     return counts
 
 
-async def begin(house: House) -> tuple[Chunks, TurnAccepted]:
+async def begin(harness: Harness) -> tuple[Chunks, TurnAccepted]:
     """Begins a stream and waits until its first chunk is stored."""
     chunks = Chunks()
-    house.peer.next(chunks.talk)
-    accepted = await house.send("go", wait="stream")
+    harness.peer.next(chunks.talk)
+    accepted = await harness.send("go", wait="stream")
     chunks.send(1)
-    await wait_until(lambda: read_text(house, accepted) == "1 ", 10, "the first chunk is stored")
+    await wait_until(lambda: read_text(harness, accepted) == "1 ", 10, "the first chunk is stored")
     return chunks, accepted
 
 
-def read_text(house: House, accepted: TurnAccepted) -> str:
+def read_text(harness: Harness, accepted: TurnAccepted) -> str:
     """The stored text of the artifact."""
-    driver = house.parts.dispatch.find(accepted.task_id)
+    driver = harness.parts.dispatch.find(accepted.task_id)
     artifacts = objects_at((driver.run.content if driver else None) or {}, "artifacts")
     return "".join(text_at(part, "text") for one in artifacts for part in objects_at(one, "parts"))
 
 
 async def test_close_chunks_are_stored_together_and_the_end_does_not_wait(
-    house: House, stored: list[int]
+    harness: Harness, stored: list[int]
 ) -> None:
-    house.limits = LONG
-    chunks, accepted = await begin(house)
+    harness.limits = LONG
+    chunks, accepted = await begin(harness)
     chunks.send(2, 3, 4, None)
-    await house.until(accepted, Status.COMPLETED)
+    await harness.until(accepted, Status.COMPLETED)
     assert stored == [1, 3]
-    frames = await house.watch(accepted)
+    frames = await harness.watch(accepted)
     assert len([frame for frame in frames if "artifactUpdate" in frame]) == 4, "each is sent"
 
 
 async def test_full_batch_of_chunks_is_stored_without_waiting(
-    house: House, stored: list[int]
+    harness: Harness, stored: list[int]
 ) -> None:
-    house.limits = LONG
-    chunks, accepted = await begin(house)
+    harness.limits = LONG
+    chunks, accepted = await begin(harness)
     chunks.send(*range(2, 18))
-    await wait_until(lambda: "17 " in read_text(house, accepted), 10, "sixteen more are stored")
+    await wait_until(lambda: "17 " in read_text(harness, accepted), 10, "sixteen more are stored")
     assert stored == [1, 16]
     chunks.send(None)
-    await house.until(accepted, Status.COMPLETED)
+    await harness.until(accepted, Status.COMPLETED)
 
 
-async def test_cancel_is_not_delayed_by_waiting_chunks(house: House, stored: list[int]) -> None:
-    house.limits = LONG
-    chunks, accepted = await begin(house)
+async def test_cancel_is_not_delayed_by_waiting_chunks(harness: Harness, stored: list[int]) -> None:
+    harness.limits = LONG
+    chunks, accepted = await begin(harness)
     chunks.send(2)
-    await house.cancel(accepted)
-    await house.until(accepted, Status.CANCELLED)
-    assert house.peer.count("CancelTask") == 1
+    await harness.cancel(accepted)
+    await harness.until(accepted, Status.CANCELLED)
+    assert harness.peer.count("CancelTask") == 1
     assert stored[0] == 1
 
 
 @pytest.mark.parametrize("delay_ms", [0, 40])
 async def test_single_chunk_is_stored_by_itself(
-    house: House, stored: list[int], delay_ms: int
+    harness: Harness, stored: list[int], delay_ms: int
 ) -> None:
-    house.limits = OutputLimits(chunk_delay_ms=delay_ms)
-    chunks, accepted = await begin(house)
+    harness.limits = OutputLimits(chunk_delay_ms=delay_ms)
+    chunks, accepted = await begin(harness)
     chunks.send(2)
-    await wait_until(lambda: read_text(house, accepted) == "1 2 ", 10, "the second is stored")
+    await wait_until(lambda: read_text(harness, accepted) == "1 2 ", 10, "the second is stored")
     chunks.send(3)
-    await wait_until(lambda: read_text(house, accepted) == "1 2 3 ", 10, "the third is stored")
+    await wait_until(lambda: read_text(harness, accepted) == "1 2 3 ", 10, "the third is stored")
     assert stored == [1, 1, 1]
     chunks.send(None)
-    await house.until(accepted, Status.COMPLETED)
+    await harness.until(accepted, Status.COMPLETED)

@@ -13,7 +13,7 @@ from passerelle.core.errors import NotFound
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs import active_runs as commands
 from passerelle.delegation.runs.active_runs import ActiveRuns
-from tests.support.house import ADA, House, task_of
+from tests.support.harness import ADA, Harness, task_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -36,11 +36,11 @@ class Work:
         return "done"
 
 
-async def abandon(house: House, work: Work) -> None:
+async def abandon(harness: Harness, work: Work) -> None:
     """A caller that is cancelled after its command has begun."""
 
     async def wait() -> str:
-        return await house.parts.dispatch.commands.see_through(work.run())
+        return await harness.parts.dispatch.commands.see_through(work.run())
 
     caller = asyncio.create_task(wait())
     await work.has_begun.wait()
@@ -49,8 +49,8 @@ async def abandon(house: House, work: Work) -> None:
         await caller
 
 
-async def test_caller_gets_the_result_of_its_command(house: House) -> None:
-    dispatch = house.parts.dispatch
+async def test_caller_gets_the_result_of_its_command(harness: Harness) -> None:
+    dispatch = harness.parts.dispatch
     done, failed = Work(), Work(NotFound("task", "x"))
     done.may_end.set()
     assert await dispatch.commands.see_through(done.run()) == "done"
@@ -70,39 +70,39 @@ class FailingCallback:
 
 
 @pytest.mark.requirement("I6")
-async def test_run_continues_when_the_result_callback_raises(house: House) -> None:
+async def test_run_continues_when_the_result_callback_raises(harness: Harness) -> None:
     message: JsonObject = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "echo hi"}]}
-    house.service.begin(ADA, SubmitTurn("echo", message, "a2a", "unary"), FailingCallback())
+    harness.service.begin(ADA, SubmitTurn("echo", message, "a2a", "unary"), FailingCallback())
 
     async def has_ended() -> bool:
-        return bool(house.peer.messages) and not house.parts.dispatch.runs.list_tasks()
+        return bool(harness.peer.messages) and not harness.parts.dispatch.runs.list_tasks()
 
     await wait_until(has_ended, 5, "the run has gone on to its end")
 
 
 @pytest.mark.requirement("I6")
-async def test_command_ends_after_its_caller_was_cancelled(house: House) -> None:
+async def test_command_ends_after_its_caller_was_cancelled(harness: Harness) -> None:
     work = Work()
-    await abandon(house, work)
+    await abandon(harness, work)
     assert not work.has_ended
     work.may_end.set()
     await wait_until(lambda: work.has_ended, 5, "the command goes on")
 
 
-async def fail_abandoned(house: House) -> ReferenceType[Work]:
+async def fail_abandoned(harness: Harness) -> ReferenceType[Work]:
     """Runs a command that fails after its caller was cancelled; returns a reference that dies with its task."""
     work = Work(NotFound("task", "x"))
-    await abandon(house, work)
+    await abandon(harness, work)
     work.may_end.set()
     return ref(work)
 
 
 async def test_failure_of_an_abandoned_command_is_not_reported_by_the_event_loop(
-    house: House,
+    harness: Harness,
 ) -> None:
     faults: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
-    work = await fail_abandoned(house)
+    work = await fail_abandoned(harness)
 
     def is_gone() -> bool:
         gc.collect()
@@ -112,9 +112,9 @@ async def test_failure_of_an_abandoned_command_is_not_reported_by_the_event_loop
     assert faults == []
 
 
-async def test_shutdown_cancels_the_wait_for_a_slow_command(house: House) -> None:
-    waiting = house.parts.dispatch.commands.see_through(Work().run())
-    await house.parts.dispatch.drain()
+async def test_shutdown_cancels_the_wait_for_a_slow_command(harness: Harness) -> None:
+    waiting = harness.parts.dispatch.commands.see_through(Work().run())
+    await harness.parts.dispatch.drain()
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(5):
             await waiting
@@ -122,53 +122,57 @@ async def test_shutdown_cancels_the_wait_for_a_slow_command(house: House) -> Non
 
 @pytest.mark.requirement("I6")
 async def test_message_is_sent_though_its_caller_was_cancelled_during_the_append(
-    house: House,
+    harness: Harness,
 ) -> None:
     waiting = asyncio.ensure_future(
-        house.service.execute(ADA, SubmitTurn("echo", house.message("hello"), "a2a", "unary"), None)
+        harness.service.execute(
+            ADA, SubmitTurn("echo", harness.message("hello"), "a2a", "unary"), None
+        )
     )
     await asyncio.sleep(0)
-    assert house.peer.count("SendMessage") == 0
+    assert harness.peer.count("SendMessage") == 0
     waiting.cancel()
-    runs = house.parts.dispatch.runs
+    runs = harness.parts.dispatch.runs
     await wait_until(runs.list_tasks, 5, "the run is driven")
     (task_id,) = runs.list_tasks()
     driver = runs.find(task_id)
     assert driver is not None
-    house.remember(driver.run.record.session_id)
+    harness.remember(driver.run.record.session_id)
     await wait_until(lambda: not runs.list_tasks(), 5, "the run has ended")
     assert driver.run.has_ended()
-    assert house.peer.count("SendMessage") == 1
+    assert harness.peer.count("SendMessage") == 1
 
 
-async def test_shutdown_waits_for_the_append_of_a_message_and_not_for_its_run(house: House) -> None:
-    house.peer.hold()
-    dispatch = house.parts.dispatch
-    submitting = asyncio.create_task(house.send("hello"))
+async def test_shutdown_waits_for_the_append_of_a_message_and_not_for_its_run(
+    harness: Harness,
+) -> None:
+    harness.peer.hold()
+    dispatch = harness.parts.dispatch
+    submitting = asyncio.create_task(harness.send("hello"))
     await asyncio.sleep(0)
     await dispatch.drain()
-    assert (await house.record(await submitting)).attempts
+    assert (await harness.record(await submitting)).attempts
     assert dispatch.runs.list_tasks() == []
-    house.peer.release_all()
+    harness.peer.release_all()
 
 
-async def test_run_is_dropped_by_the_instance_that_accepted_its_command(house: House) -> None:
-    house.peer.hold()
-    accepted = await house.send("hello")
-    dispatch = house.parts.dispatch
+async def test_run_is_dropped_by_the_instance_that_accepted_its_command(harness: Harness) -> None:
+    harness.peer.hold()
+    accepted = await harness.send("hello")
+    dispatch = harness.parts.dispatch
     driver = dispatch.find(accepted.task_id)
     dispatch.drop(task_of(accepted).shard)
     await wait_until(lambda: not dispatch.runs.list_tasks(), 5, "the run has no driver")
     assert driver is not None
     assert driver.run.moved
-    house.peer.release_all()
+    harness.peer.release_all()
 
 
 async def test_command_cancelled_by_shutdown_before_its_first_step_cancels_its_caller(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "_LAST_S", 0.01)
-    dispatch, slow, begun = house.parts.dispatch, Work(), list[str]()
+    dispatch, slow, begun = harness.parts.dispatch, Work(), list[str]()
     waiting = [dispatch.commands.see_through(slow.run())]
     await slow.has_begun.wait()
 

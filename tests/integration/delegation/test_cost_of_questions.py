@@ -26,14 +26,14 @@ from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import make_policy
 from passerelle.runtime.common.carried import restore_extensions
 from passerelle.runtime.records.writes import AppendOptions
-from tests.support.house import ADA, BOB
+from tests.support.harness import ADA, BOB
 from tests.support.message_cost import measure
 
 if TYPE_CHECKING:
     from passerelle.core.commands import WaitMode
     from passerelle.core.decision import Decision
     from passerelle.core.wire.json import JsonObject
-    from tests.support.house import House
+    from tests.support.harness import Harness
     from tests.support.message_cost import Cost
 
 pytestmark = pytest.mark.anyio
@@ -54,19 +54,19 @@ def no_verdict(_given: JsonObject) -> None:
 class Dialogue:
     """One request for input and its text answer."""
 
-    house: House
+    harness: Harness
     asked: TurnAccepted | None = None
 
     async def ask(self) -> None:
         """Sends the message that makes the agent ask."""
-        self.asked, answer = await self.house.talk("ask Which colour?")
+        self.asked, answer = await self.harness.talk("ask Which colour?")
         assert _read_state(answer) == "TASK_STATE_INPUT_REQUIRED"
 
     async def answer(self) -> None:
         """Answers the question and waits until the task has completed."""
         assert self.asked is not None
-        accepted = await self.house.send("blue", task=self.asked.facade)
-        assert _read_state(await self.house.hear(accepted)) == "TASK_STATE_COMPLETED"
+        accepted = await self.harness.send("blue", task=self.asked.facade)
+        assert _read_state(await self.harness.await_answer(accepted)) == "TASK_STATE_COMPLETED"
 
 
 def _read_state(answer: JsonObject) -> str:
@@ -79,69 +79,69 @@ def _count(cost: Cost) -> tuple[int, int, int]:
 
 @pytest.mark.requirement("CMD-14")
 async def test_cost_of_an_approval_and_its_answer_is_unchanged(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.timeouts = replace(house.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
+    harness.timeouts = replace(harness.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
     for _ in range(3):
-        talk = Dialogue(house)
+        talk = Dialogue(harness)
         await talk.ask()
         await talk.answer()
-    talk, looked = Dialogue(house), house.peer.count("GetTask")
+    talk, looked = Dialogue(harness), harness.peer.count("GetTask")
     asked = await measure(monkeypatch, talk.ask)
-    assert house.peer.count("GetTask") == looked, "the agent has reported that it waits"
+    assert harness.peer.count("GetTask") == looked, "the agent has reported that it waits"
     answered = await measure(monkeypatch, talk.answer)
-    assert house.peer.count("GetTask") == looked + 1, "it is polled before the answer is sent"
+    assert harness.peer.count("GetTask") == looked + 1, "it is polled before the answer is sent"
     print(f"functions entered: {asked.functions}, {answered.functions}")  # noqa: T201  for readers of the counts
     assert (_count(asked), _count(answered)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.requirement("EXT-3")
 async def test_hook_without_a_verdict_costs_one_append_and_stores_no_message_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terms = HookTerms("scan", frozenset({"before_delegate"}), call=f"{HERE}:no_verdict")
-    house.rules = make_policy(hooks=(terms,))
+    harness.rules = make_policy(hooks=(terms,))
     for _ in range(3):
-        await house.talk("echo hello")
+        await harness.talk("echo hello")
     sent: list[TurnAccepted] = []
 
     async def talk() -> None:
-        sent.append((await house.talk("echo hello"))[0])
+        sent.append((await harness.talk("echo hello"))[0])
 
     cost = await measure(monkeypatch, talk)
     print(f"functions entered: {cost.functions}")  # noqa: T201  for readers of the counts
     assert _count(cost) == HOOKED
-    events = {type(one.fact.payload): one for one in await house.events(sent[0])}
+    events = {type(one.fact.payload): one for one in await harness.events(sent[0])}
     started, evaluated = events[HookStarted].fact, events[PermissionEvaluated].fact.payload
-    record = await house.record(sent[0])
+    record = await harness.record(sent[0])
     assert started.refs["input"].sequence == record.inputs[0]
     assert started.refs["input"].blob is None
     assert isinstance(events[HookCompleted].fact.payload, HookCompleted)
     assert isinstance(evaluated, PermissionEvaluated)
     assert [one.ref for one in evaluated.trail if one.source == "hook"] == ["scan"]
-    assert (await verify_store(house.store)).ok
+    assert (await verify_store(harness.store)).ok
 
 
 @pytest.mark.requirement("I9")
 @pytest.mark.parametrize("is_here", [True, False])
 async def test_delivery_row_of_an_answer_is_due_at_once_without_a_local_driver(
-    house: House, *, is_here: bool
+    harness: Harness, *, is_here: bool
 ) -> None:
-    talk = Dialogue(house)
+    talk = Dialogue(harness)
     await talk.ask()
     assert talk.asked is not None
     if not is_here:
-        await house.restart()
+        await harness.restart()
     delays_ms: list[int] = []
 
     async def note(batch: Batch | PackedBatch) -> None:
         rows = batch.due if isinstance(batch, Batch) else ()
         times = [one.at_ms for one in rows if one.member.startswith("return:")]
-        delays_ms.extend(at_ms - house.clock.now_ms() for at_ms in times if at_ms is not None)
+        delays_ms.extend(at_ms - harness.clock.now_ms() for at_ms in times if at_ms is not None)
 
-    house.log.before_append = note
-    await house.send("blue", task=talk.asked.facade)
-    house.log.before_append = None
+    harness.log.before_append = note
+    await harness.send("blue", task=talk.asked.facade)
+    harness.log.before_append = None
     assert (5_000 < delays_ms[0] <= 10_000) if is_here else (delays_ms[0] <= 0), (
         "the delay covers a failed driver"
     )
@@ -150,12 +150,12 @@ async def test_delivery_row_of_an_answer_is_due_at_once_without_a_local_driver(
 @pytest.mark.requirement("I2", "CMD-14")
 @pytest.mark.parametrize("kind", [EntityKind.TASK, EntityKind.THREAD, EntityKind.ACTION])
 async def test_answer_is_accepted_after_a_concurrent_write_without_effect(
-    house: House, kind: EntityKind
+    harness: Harness, kind: EntityKind
 ) -> None:
-    talk = Dialogue(house)
+    talk = Dialogue(harness)
     await talk.ask()
     assert talk.asked is not None
-    record, writes = await house.record(talk.asked), house.parts.writes
+    record, writes = await harness.record(talk.asked), harness.parts.writes
     (action,) = record.open_actions
     ids = {EntityKind.TASK: record.task_id, EntityKind.THREAD: record.thread_id or ""}
     ref = EntityRef(kind, ids.get(kind, action))
@@ -168,19 +168,19 @@ async def test_answer_is_accepted_after_a_concurrent_write_without_effect(
 
     await writes.decide(record.session_id, [ref], touch)
     await talk.answer()
-    assert [one["parts"] for one in house.peer.messages[1:]] == [[{"text": "blue"}]]
-    turns = [one.fact for one in await house.events(talk.asked)]
+    assert [one["parts"] for one in harness.peer.messages[1:]] == [[{"text": "blue"}]]
+    turns = [one.fact for one in await harness.events(talk.asked)]
     assert sum(isinstance(one.payload, TurnSubmitted) for one in turns) == 2
 
 
 @pytest.mark.requirement("I2")
 async def test_text_after_the_approval_was_answered_is_a_further_message(
-    house: House,
+    harness: Harness,
 ) -> None:
-    talk = Dialogue(house)
+    talk = Dialogue(harness)
     await talk.ask()
     assert talk.asked is not None
-    view = await house.question(talk.asked)
+    view = await harness.question(talk.asked)
     answer = RespondAction(
         action_id=str(view["actionId"]),
         rev=1,
@@ -189,73 +189,73 @@ async def test_text_after_the_approval_was_answered_is_a_further_message(
         content={"text": "red"},
         option_id="reply",
     )
-    house.peer.hold()
+    harness.peer.hold()
     # The driver is not notified.
-    await house.parts.actions.answer(ADA, answer)
-    accepted = await house.send("blue", task=talk.asked.facade)
-    decided = await house.parts.writes.load([EntityRef(EntityKind.ACTION, answer.action_id)])
+    await harness.parts.actions.answer(ADA, answer)
+    accepted = await harness.send("blue", task=talk.asked.facade)
+    decided = await harness.parts.writes.load([EntityRef(EntityKind.ACTION, answer.action_id)])
     (question,) = (one.record for one in decided.values())
     assert isinstance(question, ActionRecord)
     assert question.decision is not None
     assert question.decision.decision_id == "dec_1"
     assert accepted.turn_id != talk.asked.turn_id
-    house.peer.release_all()
+    harness.peer.release_all()
 
 
 @pytest.mark.requirement("I4")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_driver_that_is_passed_a_message_holds_the_same_state_as_the_store(
-    house: House, wait: WaitMode
+    harness: Harness, wait: WaitMode
 ) -> None:
     # Polling a waiting agent writes a fact, which would change the task.
-    house.timeouts = replace(house.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
-    talk = Dialogue(house)
+    harness.timeouts = replace(harness.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
+    talk = Dialogue(harness)
     await talk.ask()
     assert talk.asked is not None
-    house.peer.hold()
+    harness.peer.hold()
     params: JsonObject = {"metadata": {"k": 1}, "configuration": {"historyLength": 3}}
     restore_extensions(["https://b", "https://a"])
     submitted = SubmitTurn(
-        "echo", house.message("blue"), "a2a", wait, task=talk.asked.facade, params=params
+        "echo", harness.message("blue"), "a2a", wait, task=talk.asked.facade, params=params
     )
-    accepted = await house.service.execute(ADA, submitted, None)
+    accepted = await harness.service.execute(ADA, submitted, None)
     assert isinstance(accepted, TurnAccepted)
-    driver = house.parts.dispatch.find(talk.asked.task_id)
+    driver = harness.parts.dispatch.find(talk.asked.task_id)
     assert driver is not None
-    record, turn_id = await house.record(talk.asked), accepted.turn_id
+    record, turn_id = await harness.record(talk.asked), accepted.turn_id
     handed = await driver.run.read_turn(turn_id)
     assert handed is not None
     assert handed.message is submitted.message
-    assert handed == await house.parts.contents.read_turn(record, turn_id)
+    assert handed == await harness.parts.contents.read_turn(record, turn_id)
     assert (handed.send_options.streams, bool(handed.send_options.options)) == (
         wait == "stream",
         True,
     )
-    folded = await house.parts.contents.fold_task(record)
+    folded = await harness.parts.contents.fold_task(record)
     assert driver.run.content == folded.task
     assert driver.run.context.accepted == list(folded.accepted)
     assert len(folded.accepted) == 2
-    house.peer.release_all()
-    assert _read_state(await house.hear(accepted)) == "TASK_STATE_COMPLETED"
+    harness.peer.release_all()
+    assert _read_state(await harness.await_answer(accepted)) == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.requirement("I2")
 async def test_transferred_task_refuses_a_message_of_its_previous_owner(
-    house: House,
+    harness: Harness,
 ) -> None:
     """The message is authorized for the owner, and the transfer is stored before the message."""
-    asked = await house.send("silent", wait="none")
-    await house.until(asked, Status.QUEUED)
+    asked = await harness.send("silent", wait="none")
+    await harness.until(asked, Status.QUEUED)
     transfers = list[object]()
 
     async def transfer_first(_batch: Batch | PackedBatch) -> None:
-        house.log.before_append = None
-        transfers.append(await house.service.execute(ADA, GiveTask(asked.task_id, BOB.id), None))
+        harness.log.before_append = None
+        transfers.append(await harness.service.execute(ADA, GiveTask(asked.task_id, BOB.id), None))
 
-    house.log.before_append = transfer_first
+    harness.log.before_append = transfer_first
     with pytest.raises(NotFound):
-        await house.send("and a further word", task=asked.facade)
+        await harness.send("and a further word", task=asked.facade)
     assert len(transfers) == 1
-    turns = [one.fact for one in await house.events(asked)]
+    turns = [one.fact for one in await harness.events(asked)]
     assert sum(isinstance(one.payload, TurnSubmitted) for one in turns) == 1
-    assert house.peer.texts == ["silent"]
+    assert harness.peer.texts == ["silent"]

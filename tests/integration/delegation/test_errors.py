@@ -11,7 +11,7 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail, RetryPolicy
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.permission_bridge.rules import Rule, make_policy
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 
@@ -32,28 +32,28 @@ def errors_of(record: TaskRecord) -> tuple[ErrorDetail, ErrorDetail]:
     return run, task
 
 
-async def fail_by(house: House, text: str, *, wait: str = "unary") -> TaskRecord:
-    accepted = await house.send(text, wait="stream" if wait == "stream" else "unary")
+async def fail_by(harness: Harness, text: str, *, wait: str = "unary") -> TaskRecord:
+    accepted = await harness.send(text, wait="stream" if wait == "stream" else "unary")
     if wait == "unary":
         with pytest.raises(PasserelleError):
-            await house.hear(accepted)
-    return await house.until(accepted, Status.FAILED)
+            await harness.await_answer(accepted)
+    return await harness.until(accepted, Status.FAILED)
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_error_of_the_agent_is_recorded_with_its_code(house: House) -> None:
+async def test_error_of_the_agent_is_recorded_with_its_code(harness: Harness) -> None:
     async def refuse(turn: Turn) -> None:
         await turn.refuse(-32603, "database on fire")
 
-    house.peer.next(refuse)
-    run, task = errors_of(await fail_by(house, "go"))
+    harness.peer.next(refuse)
+    run, task = errors_of(await fail_by(harness, "go"))
     assert (run.category, run.native, run.source) == (ErrorCategory.PEER, "-32603", "echo")
     assert (task.category, task.native) == (run.category, run.native)
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_failed_state_of_the_agent_is_recorded_as_native_code(house: House) -> None:
-    run, task = errors_of(await fail_by(house, "fail badly", wait="stream"))
+async def test_failed_state_of_the_agent_is_recorded_as_native_code(harness: Harness) -> None:
+    run, task = errors_of(await fail_by(harness, "fail badly", wait="stream"))
     assert (run.category, run.native, run.retryable) == (
         *(ErrorCategory.PEER, "TASK_STATE_FAILED"),
         task.retryable,
@@ -61,12 +61,12 @@ async def test_failed_state_of_the_agent_is_recorded_as_native_code(house: House
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_time_limit_is_a_timeout_error(house: House) -> None:
-    house.policy = RetryPolicy(total_timeout_ms=60_000)
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    await house.come_due("timeout", accepted.task_id, after_ms=60_000)
-    record = await house.until(accepted, Status.TIMED_OUT)
+async def test_time_limit_is_a_timeout_error(harness: Harness) -> None:
+    harness.policy = RetryPolicy(total_timeout_ms=60_000)
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    await harness.run_due("timeout", accepted.task_id, after_ms=60_000)
+    record = await harness.until(accepted, Status.TIMED_OUT)
     run = record.attempts[-1].last_error
     assert run is not None
     assert (run.category, run.code) == (ErrorCategory.TIMEOUT, "timed_out")
@@ -74,36 +74,36 @@ async def test_time_limit_is_a_timeout_error(house: House) -> None:
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_denying_rule_is_a_policy_error_and_nothing_is_sent(house: House) -> None:
-    house.rules = DENIES
-    accepted = await house.send("go", wait="stream")
-    record = await house.until(accepted, Status.FAILED)
+async def test_denying_rule_is_a_policy_error_and_nothing_is_sent(harness: Harness) -> None:
+    harness.rules = DENIES
+    accepted = await harness.send("go", wait="stream")
+    record = await harness.until(accepted, Status.FAILED)
     run, task = errors_of(record)
     assert {run.category, task.category} == {ErrorCategory.POLICY}
     assert (run.code, run.retryable) == ("not_permitted", False)
-    assert house.peer.messages == []
+    assert harness.peer.messages == []
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
 async def test_unreachable_agent_and_invalid_response_have_different_categories(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.peer.answer_next(HttpAnswer(200, b"<html>hello</html>"))
-    run, _ = errors_of(await fail_by(house, "go"))
+    harness.peer.answer_next(HttpAnswer(200, b"<html>hello</html>"))
+    run, _ = errors_of(await fail_by(harness, "go"))
     assert run.category is ErrorCategory.PROTOCOL
-    await house.peer.stop()
-    run, _ = errors_of(await fail_by(house, "go"))
+    await harness.peer.stop()
+    run, _ = errors_of(await fail_by(harness, "go"))
     assert run.category is ErrorCategory.TRANSPORT
 
 
 @pytest.mark.requirement("TR-19")
 async def test_cancel_is_recorded_as_the_callers_and_not_as_a_failure_of_the_agent(
-    house: House,
+    harness: Harness,
 ) -> None:
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    await house.cancel(accepted, "enough")
-    record = await house.until(accepted, Status.CANCELLED)
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    await harness.cancel(accepted, "enough")
+    record = await harness.until(accepted, Status.CANCELLED)
     run = record.attempts[-1].last_error
     assert run is not None
     assert (run.category, record.status_reason) == (ErrorCategory.CALLER, "by user")

@@ -26,7 +26,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.file_server import File, FileServer
-from tests.support.house import ADA, BOB, House
+from tests.support.harness import ADA, BOB, Harness
 from tests.support.scripted_tasks import Script, Turn
 
 if TYPE_CHECKING:
@@ -39,18 +39,18 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-async def file_server(house: House) -> AsyncGenerator[FileServer]:
+async def file_server(harness: Harness) -> AsyncGenerator[FileServer]:
     """Serves the agent's files; the gateway fetches them from here."""
     async with FileServer() as server:
-        allow(house, server)
+        allow(harness, server)
         yield server
-        await house.outputs.close()
+        await harness.outputs.close()
 
 
-def allow(house: House, server: FileServer, **members: object) -> None:
+def allow(harness: Harness, server: FileServer, **members: object) -> None:
     """Sets output terms that allow files of this server."""
     given = {"fetch": True, "allow": [server.url], **members}
-    house.outputs.reload(read_output_terms(OutputSettings.model_validate(given)))
+    harness.outputs.reload(read_output_terms(OutputSettings.model_validate(given)))
 
 
 def send_files(*urls: str) -> Script:
@@ -64,9 +64,9 @@ def send_files(*urls: str) -> Script:
     return work
 
 
-async def begin(house: House, *urls: str) -> TurnAccepted:
-    house.peer.next(send_files(*urls))
-    return await house.send("the report, please", wait="stream")
+async def begin(harness: Harness, *urls: str) -> TurnAccepted:
+    harness.peer.next(send_files(*urls))
+    return await harness.send("the report, please", wait="stream")
 
 
 def copies_of(events: list[Event]) -> list[Ref]:
@@ -79,30 +79,30 @@ def copies_of(events: list[Event]) -> list[Ref]:
     ]
 
 
-async def read(house: House, accepted: TurnAccepted, sha256: str) -> JsonObject:
-    return await house.service.read(ADA, GetOutput(accepted.facade, sha256))
+async def read(harness: Harness, accepted: TurnAccepted, sha256: str) -> JsonObject:
+    return await harness.service.read(ADA, GetOutput(accepted.facade, sha256))
 
 
 @pytest.mark.requirement("A2A-11", "I5", "ENV-10", "ATT-6")
 async def test_task_completes_when_its_file_is_copied(
-    house: House, file_server: FileServer
+    harness: Harness, file_server: FileServer
 ) -> None:
     file_server.files["/r.pdf"] = File(PDF, "application/pdf")
-    accepted = await begin(house, f"{file_server.url}/r.pdf?key=secret")
-    frames = await house.watch(accepted)
-    record = await house.until(accepted, Status.COMPLETED)
-    events = await house.events(accepted)
+    accepted = await begin(harness, f"{file_server.url}/r.pdf?key=secret")
+    frames = await harness.watch(accepted)
+    record = await harness.until(accepted, Status.COMPLETED)
+    events = await harness.events(accepted)
     (copy,) = copies_of(events)
     assert copy.blob == hashlib.sha256(PDF).hexdigest()
     assert (copy.url, copy.media_type) == (f"{file_server.url}/r.pdf", "application/pdf")
     stored = [event.fact.payload for event in events if event.type == "artifact.changed"]
     assert [cast("ArtifactChanged", one).stored for one in stored] == [False, True]
     assert (record.artifact_count, len(record.artifacts)) == (1, 1)
-    output = await read(house, accepted, copy.blob or "")
+    output = await read(harness, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == PDF
     assert (output["state"], output["mediaType"]) == ("here", "application/pdf")
     assert "key=secret" in str(frames), "the part is not changed"
-    model = await house.service.read(ADA, GetTaskModel(accepted.facade, "artifacts"))
+    model = await harness.service.read(ADA, GetTaskModel(accepted.facade, "artifacts"))
     (shown,) = cast("list[JsonObject]", model["artifacts"])
     (version,) = cast("list[JsonObject]", shown["versions"])
     assert (version["version"], version["stored"]) == (1, True)
@@ -110,23 +110,23 @@ async def test_task_completes_when_its_file_is_copied(
 
 @pytest.mark.requirement("A2A-11", "I5", "AP-4", "ST-8", "CF-7")
 async def test_task_waits_for_a_file_that_is_temporarily_unavailable(
-    house: House, file_server: FileServer
+    harness: Harness, file_server: FileServer
 ) -> None:
     file_server.files["/r.pdf"] = File(status=503)
-    accepted = await begin(house, f"{file_server.url}/r.pdf")
-    record = await house.until(accepted, Status.WAITING_RESOURCE)
+    accepted = await begin(harness, f"{file_server.url}/r.pdf")
+    record = await harness.until(accepted, Status.WAITING_RESOURCE)
     assert "HTTP 503" in str(record.status_reason)
-    assert "task.completed" not in await house.types(accepted)
-    await house.restart()
-    (remote,) = house.peer.tasks.values()
+    assert "task.completed" not in await harness.types(accepted)
+    await harness.restart()
+    (remote,) = harness.peer.tasks.values()
     remote.forgotten = True
-    await house.adopt(accepted)
+    await harness.adopt(accepted)
     file_server.files["/r.pdf"] = File(PDF)
-    await house.until(accepted, Status.COMPLETED)
-    assert len(copies_of(await house.events(accepted))) == 1
-    waits = [one for one in await house.types(accepted) if one == "task.waiting"]
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(copies_of(await harness.events(accepted))) == 1
+    waits = [one for one in await harness.types(accepted) if one == "task.waiting"]
     assert len(waits) == 1
-    assert await house.resources(accepted) == ["file"]
+    assert await harness.resources(accepted) == ["file"]
 
 
 @pytest.mark.requirement("A2A-11", "AP-4")
@@ -139,134 +139,136 @@ async def test_task_waits_for_a_file_that_is_temporarily_unavailable(
     ],
 )
 async def test_task_whose_file_is_permanently_unavailable_fails_with_the_reason(
-    house: House, file_server: FileServer, path: str, reason: str
+    harness: Harness, file_server: FileServer, path: str, reason: str
 ) -> None:
     file_server.files["/elsewhere"] = File(
         status=302, location="http://169.254.169.254/latest/meta-data"
     )
     file_server.files["/round"] = File(status=302, location="/round")
-    accepted = await begin(house, f"{file_server.url}{path}")
-    record = await house.until(accepted, Status.FAILED)
+    accepted = await begin(harness, f"{file_server.url}{path}")
+    record = await harness.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert (record.last_error.code, reason in record.last_error.message) == (
         "artifact_unavailable",
         True,
     )
-    assert "task.completed" not in await house.types(accepted)
+    assert "task.completed" not in await harness.types(accepted)
 
 
 async def test_redirect_to_an_allowed_address_is_followed(
-    house: House, file_server: FileServer
+    harness: Harness, file_server: FileServer
 ) -> None:
     file_server.files["/r"] = File(status=307, location="/r.pdf")
     file_server.files["/r.pdf"] = File(PDF)
-    accepted = await begin(house, f"{file_server.url}/r")
-    await house.until(accepted, Status.COMPLETED)
-    (copy,) = copies_of(await house.events(accepted))
+    accepted = await begin(harness, f"{file_server.url}/r")
+    await harness.until(accepted, Status.COMPLETED)
+    (copy,) = copies_of(await harness.events(accepted))
     assert copy.size == len(PDF)
 
 
 async def test_private_address_that_is_not_allowed_gets_no_request(
-    house: House, file_server: FileServer
+    harness: Harness, file_server: FileServer
 ) -> None:
-    house.outputs.reload(read_output_terms(OutputSettings(fetch=True)))
-    accepted = await begin(house, f"{file_server.url}/r.pdf")
-    await house.until(accepted, Status.FAILED)
+    harness.outputs.reload(read_output_terms(OutputSettings(fetch=True)))
+    accepted = await begin(harness, f"{file_server.url}/r.pdf")
+    await harness.until(accepted, Status.FAILED)
     assert file_server.asked == {}
 
 
 @pytest.mark.requirement("EXT-10")
 async def test_file_over_the_limit_is_truncated_and_recorded(
-    house: House, file_server: FileServer
+    harness: Harness, file_server: FileServer
 ) -> None:
-    allow(house, file_server, max_bytes=1_024)
+    allow(harness, file_server, max_bytes=1_024)
     file_server.files["/r.pdf"] = File(b"x" * 5_000)
-    accepted = await begin(house, f"{file_server.url}/r.pdf")
-    await house.until(accepted, Status.COMPLETED)
-    events = await house.events(accepted)
+    accepted = await begin(harness, f"{file_server.url}/r.pdf")
+    await harness.until(accepted, Status.COMPLETED)
+    events = await harness.events(accepted)
     (cut,) = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputTruncated)]
     assert (cut.size, cut.kept) == (5_000, 1_024)
     (copy,) = copies_of(events)
-    output = await read(house, accepted, copy.blob or "")
+    output = await read(harness, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == b"x" * 1_024
 
 
 @pytest.mark.requirement("EXT-10", "ENV-10")
-async def test_expired_copy_is_reported_to_readers(house: House, file_server: FileServer) -> None:
-    allow(house, file_server, keep="1h")
+async def test_expired_copy_is_reported_to_readers(
+    harness: Harness, file_server: FileServer
+) -> None:
+    allow(harness, file_server, keep="1h")
     file_server.files["/r.pdf"] = File(PDF)
-    accepted = await begin(house, f"{file_server.url}/r.pdf")
-    await house.until(accepted, Status.COMPLETED)
-    (copy,) = copies_of(await house.events(accepted))
-    await house.come_due("output", accepted.task_id, after_ms=HOUR_MS + 1)
+    accepted = await begin(harness, f"{file_server.url}/r.pdf")
+    await harness.until(accepted, Status.COMPLETED)
+    (copy,) = copies_of(await harness.events(accepted))
+    await harness.run_due("output", accepted.task_id, after_ms=HOUR_MS + 1)
     (expired,) = [
         event.fact.payload
-        for event in await house.events(accepted)
+        for event in await harness.events(accepted)
         if isinstance(event.fact.payload, OutputExpired)
     ]
     assert expired.sha256 == copy.blob
-    output = await read(house, accepted, expired.sha256)
+    output = await read(harness, accepted, expired.sha256)
     assert (output["state"], "content" in output) == ("expired", False)
-    assert "r.pdf" in str((await house.read(accepted))["artifacts"])
-    assert f"output:{accepted.task_id}" not in await house.due(accepted.task_id)
+    assert "r.pdf" in str((await harness.read(accepted))["artifacts"])
+    assert f"output:{accepted.task_id}" not in await harness.due(accepted.task_id)
 
 
 async def test_copy_shared_with_a_later_task_outlives_the_first_task(
-    house: House, file_server: FileServer
+    harness: Harness, file_server: FileServer
 ) -> None:
-    allow(house, file_server, keep="1h")
+    allow(harness, file_server, keep="1h")
     file_server.files["/r.pdf"] = File(PDF)
-    first = await begin(house, f"{file_server.url}/r.pdf")
-    await house.until(first, Status.COMPLETED)
-    (copy,) = copies_of(await house.events(first))
+    first = await begin(harness, f"{file_server.url}/r.pdf")
+    await harness.until(first, Status.COMPLETED)
+    (copy,) = copies_of(await harness.events(first))
     shard = shard_of(first.task_id)
-    again = await house.store.copies.put(shard, PDF)
+    again = await harness.store.copies.put(shard, PDF)
     assert again == copy.blob
-    await house.come_due("output", first.task_id, after_ms=1)
-    assert await house.store.copies.get(shard, copy.blob or "") == PDF
+    await harness.run_due("output", first.task_id, after_ms=1)
+    assert await harness.store.copies.get(shard, copy.blob or "") == PDF
 
 
-async def test_cancel_does_not_wait_for_a_file(house: House, file_server: FileServer) -> None:
+async def test_cancel_does_not_wait_for_a_file(harness: Harness, file_server: FileServer) -> None:
     file_server.files["/r.pdf"] = File(status=503)
-    accepted = await begin(house, f"{file_server.url}/r.pdf")
-    await house.until(accepted, Status.WAITING_RESOURCE)
-    await house.cancel(accepted)
-    await house.until(accepted, Status.CANCELLED)
+    accepted = await begin(harness, f"{file_server.url}/r.pdf")
+    await harness.until(accepted, Status.WAITING_RESOURCE)
+    await harness.cancel(accepted)
+    await harness.until(accepted, Status.CANCELLED)
 
 
 async def test_files_are_not_copied_unless_configured(
-    house: House, file_server: FileServer
+    harness: Harness, file_server: FileServer
 ) -> None:
-    house.outputs.reload(read_output_terms(OutputSettings()))
-    accepted = await begin(house, f"{file_server.url}/r.pdf")
-    record = await house.until(accepted, Status.COMPLETED)
+    harness.outputs.reload(read_output_terms(OutputSettings()))
+    accepted = await begin(harness, f"{file_server.url}/r.pdf")
+    record = await harness.until(accepted, Status.COMPLETED)
     assert record.artifacts[0].stored
     assert file_server.asked == {}
 
 
 @pytest.mark.requirement("ENV-10")
-async def test_output_is_read_by_its_owner_and_in_parts(house: House) -> None:
-    accepted = await house.send("big")
-    await house.hear(accepted)
-    (artifact,) = (await house.record(accepted)).artifacts
+async def test_output_is_read_by_its_owner_and_in_parts(harness: Harness) -> None:
+    accepted = await harness.send("big")
+    await harness.await_answer(accepted)
+    (artifact,) = (await harness.record(accepted)).artifacts
     assert artifact.blob is not None
-    whole = await house.store.blobs.get(shard_of(accepted.task_id), artifact.blob)
-    part = await house.service.read(ADA, GetOutput(accepted.facade, artifact.blob, 10, 20))
+    whole = await harness.store.blobs.get(shard_of(accepted.task_id), artifact.blob)
+    part = await harness.service.read(ADA, GetOutput(accepted.facade, artifact.blob, 10, 20))
     assert whole is not None
     assert base64.b64decode(str(part["content"])) == whole[10:30]
     assert (part["size"], part["name"]) == (len(whole), "artifact")
     with pytest.raises(NotFound):
-        await house.service.read(BOB, GetOutput(accepted.facade, artifact.blob))
+        await harness.service.read(BOB, GetOutput(accepted.facade, artifact.blob))
     with pytest.raises(NotFound):
-        await house.service.read(ADA, GetOutput(accepted.facade, "0" * 64))
+        await harness.service.read(ADA, GetOutput(accepted.facade, "0" * 64))
 
 
 @pytest.mark.requirement("EXT-10")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_redacted_pattern_is_removed_before_anything_is_stored(
-    house: House, file_server: FileServer, wait: str
+    harness: Harness, file_server: FileServer, wait: str
 ) -> None:
-    allow(house, file_server, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
+    allow(harness, file_server, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
     key = "AKIA12345678"
     file_server.files["/notes.txt"] = File(f"the key is {key}".encode(), "text/plain")
 
@@ -277,23 +279,23 @@ async def test_redacted_pattern_is_removed_before_anything_is_stored(
         task.artifact([{"url": f"{file_server.url}/notes.txt"}], artifact_id="a-2")
         await turn.status("COMPLETED")
 
-    house.peer.next(work)
-    accepted = await house.send("go", wait="stream" if wait == "stream" else "unary")
-    await house.hear(accepted)
-    await house.until(accepted, Status.COMPLETED)
-    entries = await house.entries(accepted.session_id)
+    harness.peer.next(work)
+    accepted = await harness.send("go", wait="stream" if wait == "stream" else "unary")
+    await harness.await_answer(accepted)
+    await harness.until(accepted, Status.COMPLETED)
+    entries = await harness.entries(accepted.session_id)
     assert not any(key.encode() in entry.data for entry in entries)
-    task = str(await house.read(accepted))
+    task = str(await harness.read(accepted))
     assert key not in task
     assert "key: [redacted: aws-key]" in task
-    events = await house.events(accepted)
+    events = await harness.events(accepted)
     redactions = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputRedacted)]
     assert {one.rule for one in redactions} == {"aws-key"}
     assert sum(one.count for one in redactions) == 5
     (copy,) = copies_of(events)
-    output = await read(house, accepted, copy.blob or "")
+    output = await read(harness, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == b"the key is [redacted: aws-key]"
-    assert house.peer.texts == ["go"]
+    assert harness.peer.texts == ["go"]
 
 
 SECRET: Final = "project nightfall"
@@ -325,23 +327,23 @@ async def ask_and_refuse(turn: Turn) -> None:
     "work", [refuse_at_once, fail_while_working, write_nonsense, ask_and_refuse]
 )
 async def test_redacted_pattern_is_removed_from_refusals_of_an_agent(
-    house: House, file_server: FileServer, wait: WaitMode, work: Script
+    harness: Harness, file_server: FileServer, wait: WaitMode, work: Script
 ) -> None:
-    allow(house, file_server, redact=[{"name": "project", "pattern": "project [a-z]+"}])
-    house.peer.next(work, work)
-    accepted = last = await house.send("go", wait=wait)
+    allow(harness, file_server, redact=[{"name": "project", "pattern": "project [a-z]+"}])
+    harness.peer.next(work, work)
+    accepted = last = await harness.send("go", wait=wait)
     outcomes: list[object] = []
     if work is ask_and_refuse:
-        await house.until(accepted, Status.WAITING_INPUT)
-        last = await house.send("this one", wait=wait, task=accepted.facade)
+        await harness.until(accepted, Status.WAITING_INPUT)
+        last = await harness.send("this one", wait=wait, task=accepted.facade)
     try:
-        outcomes.append(await house.hear(last))
+        outcomes.append(await harness.await_answer(last))
     except PasserelleError as refused:
         outcomes += [refused.message, refused.details]
     if work is not ask_and_refuse:
-        await house.until(accepted, Status.FAILED)
-    outcomes.append(await house.record(accepted))
-    entries = await house.entries(accepted.session_id)
+        await harness.until(accepted, Status.FAILED)
+    outcomes.append(await harness.record(accepted))
+    entries = await harness.entries(accepted.session_id)
     assert SECRET not in str(outcomes)
     assert SECRET not in str(entries)
     if work is not write_nonsense:
@@ -356,7 +358,7 @@ async def test_invalid_redaction_patterns_are_refused() -> None:
 
 @pytest.mark.requirement("PO-8", "PO-9")
 async def test_long_status_is_stored_by_reference_with_a_preview(
-    house: House,
+    harness: Harness,
 ) -> None:
     words = "and so on " * 3_000
 
@@ -364,18 +366,18 @@ async def test_long_status_is_stored_by_reference_with_a_preview(
         await turn.status("WORKING", words)
         await turn.status("COMPLETED")
 
-    house.peer.next(work)
-    accepted = await house.send("go on", wait="stream")
-    await house.watch(accepted)
+    harness.peer.next(work)
+    accepted = await harness.send("go on", wait="stream")
+    await harness.watch(accepted)
     (ref,) = [
         event.fact.refs["output"]
-        for event in await house.events(accepted)
+        for event in await harness.events(accepted)
         if event.type == "output.spilled"
     ]
     assert ref.preview == words[:200]
-    part = await house.service.read(ADA, GetOutput(accepted.facade, ref.blob or "", 0, 1 << 20))
+    part = await harness.service.read(ADA, GetOutput(accepted.facade, ref.blob or "", 0, 1 << 20))
     assert words in base64.b64decode(str(part["content"])).decode()
-    entries = await house.entries(accepted.session_id)
+    entries = await harness.entries(accepted.session_id)
     assert max(len(entry.data) for entry in entries) < 20 * 1024
 
 
@@ -396,15 +398,15 @@ def send_texts_and_files(number: int, *urls: str) -> Script:
 @pytest.mark.requirement("A2A-11", "I5")
 @pytest.mark.parametrize("texts", [KEPT_ARTIFACTS - 1, KEPT_ARTIFACTS, 60])
 async def test_missing_file_fails_the_task_after_any_number_of_artifacts(
-    house: House, file_server: FileServer, texts: int
+    harness: Harness, file_server: FileServer, texts: int
 ) -> None:
-    house.peer.next(send_texts_and_files(texts, file_server.url + "/gone.pdf"))
-    accepted = await house.send("go", wait="stream")
-    record = await house.until(accepted, Status.FAILED)
+    harness.peer.next(send_texts_and_files(texts, file_server.url + "/gone.pdf"))
+    accepted = await harness.send("go", wait="stream")
+    record = await harness.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.code == "artifact_unavailable"
     assert record.artifact_count == texts + 1
-    changed = [e.fact.payload for e in await house.events(accepted)]
+    changed = [e.fact.payload for e in await harness.events(accepted)]
     artifacts = [one for one in changed if isinstance(one, ArtifactChanged)]
     assert [one.stored for one in artifacts if one.name_at_peer == "file 0"] == [False]
 
@@ -412,24 +414,24 @@ async def test_missing_file_fails_the_task_after_any_number_of_artifacts(
 @pytest.mark.requirement("A2A-11", "I5", "AP-4")
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_files_after_the_sixteenth_artifact_are_copied_before_completion(
-    house: House, file_server: FileServer, *, restarts: bool
+    harness: Harness, file_server: FileServer, *, restarts: bool
 ) -> None:
     urls = [f"{file_server.url}/{count}.pdf" for count in range(5)]
     for count in range(5):
         file_server.files[f"/{count}.pdf"] = File(PDF + b"%d" % count, "application/pdf")
     file_server.files["/3.pdf"] = File(status=503)
-    house.peer.next(send_texts_and_files(KEPT_ARTIFACTS - 1, *urls))
-    accepted = await house.send("go", wait="stream")
-    record = await house.until(accepted, Status.WAITING_RESOURCE)
+    harness.peer.next(send_texts_and_files(KEPT_ARTIFACTS - 1, *urls))
+    accepted = await harness.send("go", wait="stream")
+    record = await harness.until(accepted, Status.WAITING_RESOURCE)
     assert (record.awaited or 0) >= 1
     with pytest.raises(UnsupportedOperation, match="not stored"):
-        await house.service.execute(ADA, CompleteTask(accepted.facade), None)
+        await harness.service.execute(ADA, CompleteTask(accepted.facade), None)
     file_server.files["/3.pdf"] = File(PDF + b"3", "application/pdf")
     if restarts:
-        await house.restart()
-        allow(house, file_server)
-        await house.adopt(accepted)
-    record = await house.until(accepted, Status.COMPLETED)
+        await harness.restart()
+        allow(harness, file_server)
+        await harness.adopt(accepted)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert (record.awaited, record.artifact_count) == (None, KEPT_ARTIFACTS + 4)
-    copies = {one.blob for one in copies_of(await house.events(accepted))}
+    copies = {one.blob for one in copies_of(await harness.events(accepted))}
     assert copies == {hashlib.sha256(PDF + b"%d" % count).hexdigest() for count in range(5)}

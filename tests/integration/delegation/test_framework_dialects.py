@@ -15,7 +15,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.asking import ask_leave
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until
 
@@ -62,39 +62,39 @@ def play(vector: JsonObject) -> Script:
     [pytest.param(vector, id=f"{vector['dialect']}: {vector['says']}") for vector in VECTORS],
 )
 async def test_decision_reaches_the_agent_in_its_own_form(
-    house: House, vector: JsonObject, decided: str, redacts: str
+    harness: Harness, vector: JsonObject, decided: str, redacts: str
 ) -> None:
     if redacts != "nothing":
         # As the digits of a card number, or the 40 letters of a key, are found in a digest.
         rule = {"name": "id", "pattern": r"^(adk-\d|[sia]\d?|c-1|q-1|approval-1|child-1)$"}
-        house.outputs.reload(read_output_terms(OutputSettings.model_validate({"redact": [rule]})))
+        harness.outputs.reload(read_output_terms(OutputSettings.model_validate({"redact": [rule]})))
     if decided not in vector:
         decided = "words" if "words" in vector else "no"
-    house.peer.next(play(vector))
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+    harness.peer.next(play(vector))
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     [asked] = cast("list[JsonObject]", vector["asks"])
     offered = [str(one["optionId"]) for one in cast("list[JsonObject]", view["options"])]
     assert offered == asked["options"]
     wanted = cast("JsonObject | None", vector[decided])
     if wanted is None:
-        await house.respond(view, option_id="cancel")
-        await house.until(accepted, Status.CANCELLED)
-        assert len(house.peer.messages) == 1
+        await harness.respond(view, option_id="cancel")
+        await harness.until(accepted, Status.CANCELLED)
+        assert len(harness.peer.messages) == 1
         return
     content = {"text": "blue"} if decided == "words" else None
     option = {"yes": "approve", "no": "reject", "words": "reply"}[decided]
-    await house.respond(view, option_id=option, content=content)
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 2
-    sent = house.peer.messages[1]
+    await harness.respond(view, option_id=option, content=content)
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 2
+    sent = harness.peer.messages[1]
     assert sent["parts"] == wanted["parts"]
     assert sent.get("metadata") == wanted.get("metadata")
 
 
 @pytest.mark.requirement("EVC-10", "VAL-4")
 async def test_request_shown_once_stays_open_when_the_task_is_polled(
-    house: House,
+    harness: Harness,
 ) -> None:
     """LangGraph agents show an interrupt in the stream, and omit it from GetTask."""
     vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
@@ -108,33 +108,33 @@ async def test_request_shown_once_stays_open_when_the_task_is_polled(
         }
         task.record = {**task.record, "status": earlier, "artifacts": []}
 
-    house.peer.next(ask_once)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.WAITING_INPUT)
-    view = await house.question(accepted)
-    polls = house.peer.count("GetTask")
+    harness.peer.next(ask_once)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.WAITING_INPUT)
+    view = await harness.question(accepted)
+    polls = harness.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 10, "the agent was polled again"
+        lambda: harness.peer.count("GetTask") > polls + 2, 10, "the agent was polled again"
     )
-    await house.send("", task=accepted.facade, message=house.message("yes, approved"))
-    assert await house.question(accepted) == view
-    await house.respond(view, option_id="approve")
-    await house.until(accepted, Status.COMPLETED)
-    assert [one["parts"] for one in house.peer.messages[1:]] == [
+    await harness.send("", task=accepted.facade, message=harness.message("yes, approved"))
+    assert await harness.question(accepted) == view
+    await harness.respond(view, option_id="approve")
+    await harness.until(accepted, Status.COMPLETED)
+    assert [one["parts"] for one in harness.peer.messages[1:]] == [
         cast("JsonObject", vector["yes"])["parts"]
     ]
-    types = await house.types(accepted)
+    types = await harness.types(accepted)
     assert (types.count("action.required"), types.count("action.resolved")) == (1, 1)
 
 
 async def test_request_in_an_artifact_is_shown_to_callers_as_a_complete_message(
-    house: House,
+    harness: Harness,
 ) -> None:
     """LangGraph agents ask in an artifact, with a status that has no message to add the request to."""
     vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
-    house.peer.next(play(vector))
-    accepted, _ = await house.talk("go")
-    task = await house.read(accepted)
+    harness.peer.next(play(vector))
+    accepted, _ = await harness.talk("go")
+    task = await harness.read(accepted)
     shown = cast("JsonObject", cast("JsonObject", task["status"])["message"])
     assert {name: shown.get(name) for name in ("role", "taskId", "contextId")} == {
         "role": "ROLE_AGENT",
@@ -142,15 +142,15 @@ async def test_request_in_an_artifact_is_shown_to_callers_as_a_complete_message(
         "contextId": task["contextId"],
     }
     assert shown["messageId"]
-    await house.respond(await house.question(accepted), option_id="approve")
-    await house.until(accepted, Status.COMPLETED)
-    history = cast("list[JsonObject]", (await house.read(accepted))["history"])
+    await harness.respond(await harness.question(accepted), option_id="approve")
+    await harness.until(accepted, Status.COMPLETED)
+    history = cast("list[JsonObject]", (await harness.read(accepted))["history"])
     assert [one["messageId"] for one in history].count(shown["messageId"]) == 1
 
 
 @pytest.mark.requirement("EVC-10")
 async def test_replacing_request_stays_open_whatever_the_history_contains(
-    house: House,
+    harness: Harness,
 ) -> None:
     """The agent keeps the old request in its history in its own form, which is not the form that callers read."""
 
@@ -158,28 +158,28 @@ async def test_replacing_request_stays_open_whatever_the_history_contains(
         await ask_leave("first")(turn)
         await ask_leave("second", {"name": "second"})(turn)
 
-    house.peer.next(ask_twice)
-    accepted = await house.send("go", wait="stream")
+    harness.peer.next(ask_twice)
+    accepted = await harness.send("go", wait="stream")
 
     async def asks_second() -> JsonObject | None:
-        view = await house.question(accepted)
+        view = await harness.question(accepted)
         return view if "second" in str(view["subject"]) else None
 
-    await house.until(accepted, Status.WAITING_INPUT)
+    await harness.until(accepted, Status.WAITING_INPUT)
     view = await wait_until(asks_second, 15, "the second request is open")
-    polls = house.peer.count("GetTask")
+    polls = harness.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
+        lambda: harness.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
     )
-    assert await house.question(accepted) == view
-    types = await house.types(accepted)
+    assert await harness.question(accepted) == view
+    types = await harness.types(accepted)
     assert (types.count("action.required"), types.count("action.resolved")) == (2, 1)
     assert view is not None
-    await house.respond(view, option_id="pay")
-    await house.until(accepted, Status.COMPLETED)
+    await harness.respond(view, option_id="pay")
+    await harness.until(accepted, Status.COMPLETED)
 
 
-async def test_message_before_a_request_is_shown_and_does_not_close_it(house: House) -> None:
+async def test_message_before_a_request_is_shown_and_does_not_close_it(harness: Harness) -> None:
     """A message sent between two polls is in the history only: the agent worked then, and waits now."""
 
     async def ask_late(turn: Turn) -> None:
@@ -191,38 +191,38 @@ async def test_message_before_a_request_is_shown_and_does_not_close_it(house: Ho
             "message": task.message([{"text": "And now?"}]),
         }
 
-    house.peer.next(ask_late)
-    accepted = await house.send("go", wait="stream")
+    harness.peer.next(ask_late)
+    accepted = await harness.send("go", wait="stream")
 
     async def is_superseded() -> bool:
-        return (await house.types(accepted)).count("action.resolved") == 1
+        return (await harness.types(accepted)).count("action.resolved") == 1
 
     await wait_until(is_superseded, 15, "the first request is closed")
     closings = [
         event.fact.payload
-        for event in await house.events(accepted)
+        for event in await harness.events(accepted)
         if isinstance(event.fact.payload, ActionResolved)
     ]
     assert [closing.decision.cause for closing in closings] == ["superseded"]
-    assert "let me think again" in str(await house.read(accepted))
-    assert (await house.record(accepted)).status is Status.WAITING_INPUT
+    assert "let me think again" in str(await harness.read(accepted))
+    assert (await harness.record(accepted)).status is Status.WAITING_INPUT
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_text_that_races_with_a_request_is_not_sent_to_the_agent(house: House) -> None:
+async def test_text_that_races_with_a_request_is_not_sent_to_the_agent(harness: Harness) -> None:
     """The text was written to a working agent, which asks before the text is stored: the text does not answer."""
 
     async def ask_later(turn: Turn) -> None:
         await turn.status("WORKING")
         await ask_leave("first")(turn)
 
-    house.peer.next(ask_later)
-    house.peer.hold()
-    accepted = await house.send("go", wait="stream")
-    house.peer.release(2)
+    harness.peer.next(ask_later)
+    harness.peer.hold()
+    accepted = await harness.send("go", wait="stream")
+    harness.peer.release(2)
 
     async def is_shown() -> bool:
-        return (await house.record(accepted)).shown
+        return (await harness.record(accepted)).shown
 
     await wait_until(is_shown, 10, "the task of the agent is shown")
     raced: list[str] = []
@@ -230,22 +230,22 @@ async def test_text_that_races_with_a_request_is_not_sent_to_the_agent(house: Ho
     async def ask_before_append(batch: Batch) -> None:
         if not raced and any(b'"turn.submitted"' in event.body for event in batch.events):
             raced.append(batch.op)
-            house.peer.release_all()
-            await house.until(accepted, Status.WAITING_INPUT)
+            harness.peer.release_all()
+            await harness.until(accepted, Status.WAITING_INPUT)
 
-    house.log.before_append = ask_before_append
-    second = await house.send("yes, do it", task=accepted.facade)
-    task = cast("JsonObject", (await house.hear(second))["task"])
+    harness.log.before_append = ask_before_append
+    second = await harness.send("yes, do it", task=accepted.facade)
+    task = cast("JsonObject", (await harness.await_answer(second))["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
-    assert (len(raced), house.peer.texts) == (1, ["go"])
-    assert (await house.question(accepted))["state"] == "pending"
+    assert (len(raced), harness.peer.texts) == (1, ["go"])
+    assert (await harness.question(accepted))["state"] == "pending"
 
 
 @pytest.mark.requirement("EVC-10", "EXT-10")
-async def test_question_in_words_that_are_redacted_gets_its_answer(house: House) -> None:
+async def test_question_in_words_that_are_redacted_gets_its_answer(harness: Harness) -> None:
     """A status message without an id is known by its words."""
     rule = {"name": "key", "pattern": "AKIA[0-9]{4}"}
-    house.outputs.reload(read_output_terms(OutputSettings.model_validate({"redact": [rule]})))
+    harness.outputs.reload(read_output_terms(OutputSettings.model_validate({"redact": [rule]})))
 
     async def ask(turn: Turn) -> None:
         task = await turn.open()
@@ -259,10 +259,10 @@ async def test_question_in_words_that_are_redacted_gets_its_answer(house: House)
         update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
         task.tell({"statusUpdate": update})
 
-    house.peer.next(ask)
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+    harness.peer.next(ask)
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     assert "Is [redacted: key] the key?" in str(view)
-    await house.respond(view, option_id="reply", content={"text": "yes"})
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["go", "yes"]
+    await harness.respond(view, option_id="reply", content={"text": "yes"})
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["go", "yes"]

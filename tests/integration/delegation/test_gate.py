@@ -24,8 +24,8 @@ from passerelle.permission_bridge.rules import Rule, make_policy
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 from tests.integration.delegation.test_policy import asks
+from tests.support.harness import ADA
 from tests.support.hook_server import HookServer
-from tests.support.house import ADA
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.rules import Policy
-    from tests.support.house import House
+    from tests.support.harness import Harness
     from tests.support.scripted_tasks import Script, Turn
 
 pytestmark = pytest.mark.anyio
@@ -112,74 +112,74 @@ def allow(_given: JsonObject) -> JsonObject:
     return {"verdict": "allow"}
 
 
-async def list_types(house: House, accepted: TurnAccepted, *kinds: type) -> list[object]:
-    payloads = [event.fact.payload for event in await house.events(accepted)]
+async def list_types(harness: Harness, accepted: TurnAccepted, *kinds: type) -> list[object]:
+    payloads = [event.fact.payload for event in await harness.events(accepted)]
     return [one for one in payloads if isinstance(one, kinds)]
 
 
-async def judge(house: House, accepted: TurnAccepted) -> PermissionEvaluated:
-    found = await list_types(house, accepted, PermissionEvaluated)
+async def judge(harness: Harness, accepted: TurnAccepted) -> PermissionEvaluated:
+    found = await list_types(harness, accepted, PermissionEvaluated)
     return cast("PermissionEvaluated", found[-1])
 
 
 @pytest.mark.requirement("EXT-1", "EVC-10", "CMD-14", "ST-6")
-async def test_asking_rule_holds_the_message_until_its_owner_allows_it(house: House) -> None:
-    house.rules = ASKS
-    accepted, answer = await house.talk("hello")
+async def test_asking_rule_holds_the_message_until_its_owner_allows_it(harness: Harness) -> None:
+    harness.rules = ASKS
+    accepted, answer = await harness.talk("hello")
     task = cast("JsonObject", answer["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_AUTH_REQUIRED"
-    record = await house.record(accepted)
-    assert (record.status, house.peer.messages) == (Status.WAITING_PERMISSION, [])
-    view = await house.question(accepted)
+    record = await harness.record(accepted)
+    assert (record.status, harness.peer.messages) == (Status.WAITING_PERMISSION, [])
+    view = await harness.question(accepted)
     assert (view["actionType"], view["askedBy"], view["title"]) == (
         "delegation",
         "gateway",
         "Send this message to echo? “hello”",
     )
-    await house.respond(view, option_id="send")
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 1
-    used = await judge(house, accepted)
+    await harness.respond(view, option_id="send")
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 1
+    used = await judge(harness, accepted)
     assert (used.consumes, used.decision, used.rules) == (True, "ask", ("ask-first",))
-    final = cast("JsonObject", (await house.read(accepted))["status"])
+    final = cast("JsonObject", (await harness.read(accepted))["status"])
     assert final["state"] == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.requirement("EXT-1", "EVC-10")
 @pytest.mark.parametrize("how", ["refused", "expired", "cancelled", "denied by now"])
-async def test_message_that_is_not_allowed_is_never_sent(house: House, how: str) -> None:
-    house.rules = ASKS
-    accepted, _ = await house.talk("hello")
-    view = await house.question(accepted)
+async def test_message_that_is_not_allowed_is_never_sent(harness: Harness, how: str) -> None:
+    harness.rules = ASKS
+    accepted, _ = await harness.talk("hello")
+    view = await harness.question(accepted)
     match how:
         case "refused":
-            await house.respond(view, option_id="refuse", comment="not today")
+            await harness.respond(view, option_id="refuse", comment="not today")
         case "expired":
-            await house.come_due("expire", str(view["actionId"]), after_ms=25 * 3_600_000)
+            await harness.run_due("expire", str(view["actionId"]), after_ms=25 * 3_600_000)
         case "cancelled":
-            await house.cancel(accepted)
+            await harness.cancel(accepted)
         case _:
-            house.rules = DENIES
-            await house.respond(view, option_id="send")
+            harness.rules = DENIES
+            await harness.respond(view, option_id="send")
     ended = Status.CANCELLED if how == "cancelled" else Status.FAILED
-    record = await house.until(accepted, ended)
-    assert house.peer.messages == []
+    record = await harness.until(accepted, ended)
+    assert harness.peer.messages == []
     if how != "cancelled":
         assert record.rejected
         assert record.last_error is not None
         assert record.last_error.code == "not_permitted"
     if how == "denied by now":
-        assert (await judge(house, accepted)).decision == "deny"
+        assert (await judge(harness, accepted)).decision == "deny"
 
 
 @pytest.mark.requirement("EXT-1", "VAL-8")
-async def test_denying_rule_rejects_the_task_and_is_recorded(house: House) -> None:
-    house.rules = DENIES
-    accepted, answer = await house.talk("hello")
+async def test_denying_rule_rejects_the_task_and_is_recorded(harness: Harness) -> None:
+    harness.rules = DENIES
+    accepted, answer = await harness.talk("hello")
     status = cast("JsonObject", cast("JsonObject", answer["task"])["status"])
     assert status["state"] == "TASK_STATE_REJECTED"
-    assert house.peer.messages == []
-    evaluated = await judge(house, accepted)
+    assert harness.peer.messages == []
+    evaluated = await judge(harness, accepted)
     assert (evaluated.decision, evaluated.source, evaluated.rules) == (
         "deny",
         "rule",
@@ -187,65 +187,65 @@ async def test_denying_rule_rejects_the_task_and_is_recorded(house: House) -> No
     )
 
 
-async def test_approval_survives_the_process_that_opened_it(house: House) -> None:
-    house.rules = ASKS
-    accepted, _ = await house.talk("hello")
-    view = await house.question(accepted)
-    await house.restart()
-    await house.adopt(accepted)
-    await house.respond(view, option_id="send")
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 1
-    asked = await list_types(house, accepted, ActionRequired)
+async def test_approval_survives_the_process_that_opened_it(harness: Harness) -> None:
+    harness.rules = ASKS
+    accepted, _ = await harness.talk("hello")
+    view = await harness.question(accepted)
+    await harness.restart()
+    await harness.adopt(accepted)
+    await harness.respond(view, option_id="send")
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 1
+    asked = await list_types(harness, accepted, ActionRequired)
     assert len(asked) == 1
 
 
 async def test_decision_made_without_a_driver_is_used_by_the_next_driver(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.rules = ASKS
-    accepted, _ = await house.talk("hello")
-    view = await house.question(accepted)
-    await house.restart()
-    await house.respond(view, option_id="send")
-    await house.adopt(accepted)
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 1
+    harness.rules = ASKS
+    accepted, _ = await harness.talk("hello")
+    view = await harness.question(accepted)
+    await harness.restart()
+    await harness.respond(view, option_id="send")
+    await harness.adopt(accepted)
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 1
 
 
-async def test_rule_on_message_text_holds_only_matching_messages(house: House) -> None:
+async def test_rule_on_message_text_holds_only_matching_messages(harness: Harness) -> None:
     rule = Rule("money", "ask", read_condition("action.args.text.contains('IBAN')"), about=SENDS)
-    house.rules = make_policy((rule,))
-    plain = await house.send("hello")
-    await house.until(plain, Status.COMPLETED)
-    asked, _ = await house.talk("my IBAN")
-    assert (await house.record(asked)).status is Status.WAITING_PERMISSION
+    harness.rules = make_policy((rule,))
+    plain = await harness.send("hello")
+    await harness.until(plain, Status.COMPLETED)
+    asked, _ = await harness.talk("my IBAN")
+    assert (await harness.record(asked)).status is Status.WAITING_PERMISSION
 
 
-async def test_rule_on_callers_denies_their_calls(house: House) -> None:
+async def test_rule_on_callers_denies_their_calls(harness: Harness) -> None:
     rule = Rule(
         "not-ada", "deny", read_condition("caller.name == 'ada'"), about=frozenset({"calls"})
     )
-    house.rules = make_policy((rule,))
-    accepted, _ = await house.talk("hello")
-    assert (await judge(house, accepted)).rules == ("not-ada",)
-    assert house.peer.messages == []
+    harness.rules = make_policy((rule,))
+    accepted, _ = await harness.talk("hello")
+    assert (await judge(harness, accepted)).rules == ("not-ada",)
+    assert harness.peer.messages == []
 
 
 @pytest.mark.requirement("EXT-3", "PRS-4")
-async def test_message_rewritten_by_a_hook_is_sent_and_recorded(house: House) -> None:
-    house.rules = hook("shout")
-    accepted = await house.send("hello")
-    await house.until(accepted, Status.COMPLETED)
-    [sent] = house.peer.messages
+async def test_message_rewritten_by_a_hook_is_sent_and_recorded(harness: Harness) -> None:
+    harness.rules = hook("shout")
+    accepted = await harness.send("hello")
+    await harness.until(accepted, Status.COMPLETED)
+    [sent] = harness.peer.messages
     assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "HELLO"
-    events = await house.events(accepted)
+    events = await harness.events(accepted)
     [started] = [one for one in events if isinstance(one.fact.payload, HookStarted)]
     [completed] = [one for one in events if isinstance(one.fact.payload, HookCompleted)]
     assert started.fact.refs["input"].blob
     kept = completed.fact.refs["updatedInput"].blob
     assert kept is not None
-    assert (await house.record(accepted)).attempts[0].updated_input == kept
+    assert (await harness.record(accepted)).attempts[0].updated_input == kept
     payload = completed.fact.payload
     assert isinstance(payload, HookCompleted)
     assert (payload.verdict, payload.updated_digest is not None) == ("rewrite", True)
@@ -254,14 +254,14 @@ async def test_message_rewritten_by_a_hook_is_sent_and_recorded(house: House) ->
 @pytest.mark.requirement("EXT-3", "I2")
 @pytest.mark.parametrize("is_changed", [True, False])
 async def test_templated_append_is_used_only_without_a_write_during_the_hook(
-    house: House, *, is_changed: bool
+    harness: Harness, *, is_changed: bool
 ) -> None:
-    house.rules = hook("wait_for_test")
+    harness.rules = hook("wait_for_test")
     asked, may_answer = asyncio.Event(), asyncio.Event()
     HOOK_EVENTS[:] = [asked, may_answer]
-    accepted = await house.send("echo hello")
+    accepted = await harness.send("echo hello")
     await asked.wait()
-    driver, record = house.parts.dispatch.find(accepted.task_id), await house.record(accepted)
+    driver, record = harness.parts.dispatch.find(accepted.task_id), await harness.record(accepted)
     assert driver is not None
 
     task = EntityRef(EntityKind.TASK, accepted.task_id)
@@ -271,81 +271,83 @@ async def test_templated_append_is_used_only_without_a_write_during_the_hook(
         return AppendOptions()
 
     if is_changed:
-        await house.parts.writes.decide(record.session_id, [task], write)
-    house.peer.hold()
+        await harness.parts.writes.decide(record.session_id, [task], write)
+    harness.peer.hold()
     may_answer.set()
-    await wait_until(lambda: house.peer.messages, 10.0, "the message is at the agent")
+    await wait_until(lambda: harness.peer.messages, 10.0, "the message is at the agent")
     assert (driver.run.templated is None) is is_changed
-    house.peer.release_all()
-    await house.until(accepted, Status.COMPLETED)
+    harness.peer.release_all()
+    await harness.until(accepted, Status.COMPLETED)
     assert (driver.run.rendered is None) is is_changed
-    assert len(house.peer.messages) == 1
-    assert (await verify_store(house.store)).ok
+    assert len(harness.peer.messages) == 1
+    assert (await verify_store(harness.store)).ok
 
 
-async def test_rewritten_message_is_the_one_that_is_approved_and_sent(house: House) -> None:
+async def test_rewritten_message_is_the_one_that_is_approved_and_sent(harness: Harness) -> None:
     made = hook("shout")
-    house.rules = make_policy(ASKS.rules, hooks=made.hooks)
-    accepted, _ = await house.talk("hello")
-    view = await house.question(accepted)
+    harness.rules = make_policy(ASKS.rules, hooks=made.hooks)
+    accepted, _ = await harness.talk("hello")
+    view = await harness.question(accepted)
     subject = cast("JsonObject", cast("JsonObject", view["subject"])["content"])
     assert cast("list[JsonObject]", subject["parts"])[0]["text"] == "HELLO"
-    await house.restart()
-    await house.respond(view, option_id="send")
-    await house.adopt(accepted)
-    await house.until(accepted, Status.COMPLETED)
-    [sent] = house.peer.messages
+    await harness.restart()
+    await harness.respond(view, option_id="send")
+    await harness.adopt(accepted)
+    await harness.until(accepted, Status.COMPLETED)
+    [sent] = harness.peer.messages
     assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "HELLO"
 
 
-async def test_denying_rule_applies_to_the_original_message_before_a_rewrite(house: House) -> None:
+async def test_denying_rule_applies_to_the_original_message_before_a_rewrite(
+    harness: Harness,
+) -> None:
     rule = Rule("no-hello", "deny", read_condition("action.args.text == 'hello'"), about=SENDS)
-    house.rules = make_policy((rule,), hooks=hook("shout").hooks)
-    accepted, _ = await house.talk("hello")
-    assert (await house.record(accepted)).rejected
-    assert house.peer.messages == []
+    harness.rules = make_policy((rule,), hooks=hook("shout").hooks)
+    accepted, _ = await harness.talk("hello")
+    assert (await harness.record(accepted)).rejected
+    assert harness.peer.messages == []
 
 
 @pytest.mark.requirement("EXT-3", "PRS-3")
-async def test_denying_hook_records_its_reason_and_nothing_is_sent(house: House) -> None:
-    house.rules = hook("forbid")
-    accepted, _ = await house.talk("hello")
-    evaluated = await judge(house, accepted)
+async def test_denying_hook_records_its_reason_and_nothing_is_sent(harness: Harness) -> None:
+    harness.rules = hook("forbid")
+    accepted, _ = await harness.talk("hello")
+    evaluated = await judge(harness, accepted)
     assert (evaluated.decision, evaluated.source, evaluated.reason) == (
         "deny",
         "hook",
         "not to echo",
     )
-    assert house.peer.messages == []
+    assert harness.peer.messages == []
 
 
 @pytest.mark.requirement("EXT-3", "EXT-12")
 @pytest.mark.parametrize(("name", "code"), [("sleep", "timeout"), ("raise_error", "raised")])
 async def test_failing_hook_asks_if_closed_and_allows_if_open(
-    house: House, name: str, code: str
+    harness: Harness, name: str, code: str
 ) -> None:
-    house.rules = hook(name, timeout_ms=30)
-    closed, _ = await house.talk("hello")
-    assert (await house.record(closed)).status is Status.WAITING_PERMISSION
-    [failed] = await list_types(house, closed, HookFailed)
+    harness.rules = hook(name, timeout_ms=30)
+    closed, _ = await harness.talk("hello")
+    assert (await harness.record(closed)).status is Status.WAITING_PERMISSION
+    [failed] = await list_types(harness, closed, HookFailed)
     assert isinstance(failed, HookFailed)
     assert (failed.error.code, failed.applied) == (code, "ask")
     # A hook that times out gets its whole time.
     assert failed.duration_ms >= (29 if name == "sleep" else 0)
     assert "secret" not in failed.error.message
-    house.rules = hook(name, "open", timeout_ms=30)
-    opened = await house.send("hello")
-    await house.until(opened, Status.COMPLETED)
-    [warning] = await list_types(house, opened, WarningRaised)
+    harness.rules = hook(name, "open", timeout_ms=30)
+    opened = await harness.send("hello")
+    await harness.until(opened, Status.COMPLETED)
+    [warning] = await list_types(harness, opened, WarningRaised)
     assert isinstance(warning, WarningRaised)
     assert warning.code == "hook_failed_open"
 
 
 @pytest.mark.requirement("PRS-3")
-async def test_allowing_hook_does_not_override_an_asking_rule(house: House) -> None:
-    house.rules = make_policy(ASKS.rules, hooks=hook("allow").hooks)
-    accepted, _ = await house.talk("hello")
-    evaluated = await judge(house, accepted)
+async def test_allowing_hook_does_not_override_an_asking_rule(harness: Harness) -> None:
+    harness.rules = make_policy(ASKS.rules, hooks=hook("allow").hooks)
+    accepted, _ = await harness.talk("hello")
+    evaluated = await judge(harness, accepted)
     assert (evaluated.decision, evaluated.source) == ("ask", "rule")
     assert ("hook", "allow", "allow") in [(s.source, s.verdict, s.ref) for s in evaluated.trail]
 
@@ -354,21 +356,21 @@ async def test_allowing_hook_does_not_override_an_asking_rule(house: House) -> N
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize(("name", "verdict"), [("withhold", "deny"), ("raise_error", "")])
 async def test_withheld_response_is_not_stored(
-    house: House, tmp_path: Path, wait: WaitMode, name: str, verdict: str
+    harness: Harness, tmp_path: Path, wait: WaitMode, name: str, verdict: str
 ) -> None:
-    house.rules = hook(name, points=frozenset({"before_deliver"}))
-    house.peer.next(send_secret)
-    accepted = await house.send("hello", wait=wait)
-    record = await house.until(accepted, Status.FAILED)
+    harness.rules = hook(name, points=frozenset({"before_deliver"}))
+    harness.peer.next(send_secret)
+    accepted = await harness.send("hello", wait=wait)
+    record = await harness.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert (record.last_error.code, record.artifacts) == ("withheld", ())
-    completed = [*await list_types(house, accepted, HookCompleted)]
+    completed = [*await list_types(harness, accepted, HookCompleted)]
     assert [one.verdict for one in completed if isinstance(one, HookCompleted)] == [verdict] * bool(
         verdict
     )
-    assert "hook.started" in await house.types(accepted)
+    assert "hook.started" in await harness.types(accepted)
     blobs = [one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()]
-    assert SECRET not in str([await house.entries(accepted.session_id), record, blobs])
+    assert SECRET not in str([await harness.entries(accepted.session_id), record, blobs])
 
 
 def send_members(**members: Json) -> Script:
@@ -431,70 +433,70 @@ SAID: Final[JsonObject] = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"t
     ids=["metadata", "history", "update", "artifact", "unary", "stream"],
 )
 async def test_hook_receives_every_member_of_a_response(
-    house: House, tmp_path: Path, work: Script, wait: WaitMode
+    harness: Harness, tmp_path: Path, work: Script, wait: WaitMode
 ) -> None:
-    house.rules = hook("keep_secret", points=frozenset({"before_deliver"}))
-    house.peer.next(work)
-    accepted = await house.send("hello", wait=wait)
-    record = await house.until(accepted, Status.FAILED)
+    harness.rules = hook("keep_secret", points=frozenset({"before_deliver"}))
+    harness.peer.next(work)
+    accepted = await harness.send("hello", wait=wait)
+    record = await harness.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.code == "withheld"
     blobs = [one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()]
-    assert SECRET not in str([await house.entries(accepted.session_id), record, blobs])
+    assert SECRET not in str([await harness.entries(accepted.session_id), record, blobs])
 
 
 async def test_input_of_a_hook_can_be_read_afterwards(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.rules = hook("allow", points=frozenset({"before_deliver"}))
-    house.peer.next(send_secret)
-    accepted = await house.send("hello")
-    await house.until(accepted, Status.COMPLETED)
-    started = [one.fact for one in await house.events(accepted) if one.type == "hook.started"]
+    harness.rules = hook("allow", points=frozenset({"before_deliver"}))
+    harness.peer.next(send_secret)
+    accepted = await harness.send("hello")
+    await harness.until(accepted, Status.COMPLETED)
+    started = [one.fact for one in await harness.events(accepted) if one.type == "hook.started"]
     assert started
     for fact in started:
         blob = fact.refs["input"].blob or ""
-        read = await house.service.read(ADA, GetOutput(accepted.task_id, blob, 0, 4_000))
+        read = await harness.service.read(ADA, GetOutput(accepted.task_id, blob, 0, 4_000))
         assert SECRET in base64.b64decode(str(read["content"])).decode()
 
 
-async def test_hook_is_called_once_per_response(house: House) -> None:
-    house.rules = hook("allow", points=frozenset({"before_deliver"}))
-    accepted = await house.send("ask Which colour?")
-    await house.until(accepted, Status.WAITING_INPUT)
-    await house.send("blue", task=accepted.facade)
-    await house.until(accepted, Status.COMPLETED)
-    completed = await list_types(house, accepted, HookCompleted)
+async def test_hook_is_called_once_per_response(harness: Harness) -> None:
+    harness.rules = hook("allow", points=frozenset({"before_deliver"}))
+    accepted = await harness.send("ask Which colour?")
+    await harness.until(accepted, Status.WAITING_INPUT)
+    await harness.send("blue", task=accepted.facade)
+    await harness.until(accepted, Status.COMPLETED)
+    completed = await list_types(harness, accepted, HookCompleted)
     assert 2 <= len(completed) <= 3
 
 
 @pytest.mark.requirement("EXT-3", "I9")
-async def test_hook_is_notified_of_the_end_of_a_task_by_a_due_row(house: House) -> None:
-    house.rules = hook("forbid", points=frozenset({"on_stop"}))
+async def test_hook_is_notified_of_the_end_of_a_task_by_a_due_row(harness: Harness) -> None:
+    harness.rules = hook("forbid", points=frozenset({"on_stop"}))
     ended = hook("note_end", points=frozenset({"on_stop"}))
-    house.rules = ended
+    harness.rules = ended
     STOPPED.clear()
-    accepted = await house.send("hello")
-    await house.until(accepted, Status.COMPLETED)
-    task = (await house.record(accepted)).task_id
-    await house.come_due("stop", task, after_ms=0)
+    accepted = await harness.send("hello")
+    await harness.until(accepted, Status.COMPLETED)
+    task = (await harness.record(accepted)).task_id
+    await harness.run_due("stop", task, after_ms=0)
     assert [(task, "completed")] == STOPPED
-    [completed] = await list_types(house, accepted, HookCompleted)
+    [completed] = await list_types(harness, accepted, HookCompleted)
     assert isinstance(completed, HookCompleted)
     assert completed.point == "on_stop"
-    assert f"stop:{task}" not in await house.due(task)
+    assert f"stop:{task}" not in await harness.due(task)
 
 
 @pytest.mark.requirement("PRS-3", "EXT-1")
 async def test_uncertain_classifier_turns_an_allow_into_an_approval_and_is_recorded(
-    house: House,
+    harness: Harness,
 ) -> None:
     doubtful = HookTerms("classifier", frozenset(), call=f"{HERE}:doubt", on_error="open")
     made = make_policy((Rule("go", "allow", about=SENDS),), classifier=doubtful)
-    house.rules = made
-    accepted, _ = await house.talk("hello")
-    assert (await house.record(accepted)).status is Status.WAITING_PERMISSION
-    evaluated = await judge(house, accepted)
+    harness.rules = made
+    accepted, _ = await harness.talk("hello")
+    assert (await harness.record(accepted)).status is Status.WAITING_PERMISSION
+    evaluated = await judge(harness, accepted)
     assert (evaluated.decision, evaluated.source, evaluated.risk) == ("ask", "classifier", "high")
     assert [(s.source, s.verdict) for s in evaluated.trail] == [
         ("rule", "allow"),
@@ -504,61 +506,61 @@ async def test_uncertain_classifier_turns_an_allow_into_an_approval_and_is_recor
 
 
 @pytest.mark.requirement("EXT-3", "PRS-3")
-async def test_http_hook_decides_an_agents_request(house: House) -> None:
+async def test_http_hook_decides_an_agents_request(harness: Harness) -> None:
     async with HookServer() as server:
         terms = HookTerms("remote", frozenset({"on_permission_request"}), url=server.url)
-        house.rules = make_policy(hooks=(terms,))
+        harness.rules = make_policy(hooks=(terms,))
         server.answer = {"verdict": "allow", "reason": "a small sum"}
-        first = await house.send(asks("pay"))
-        await house.until(first, Status.COMPLETED)
-        evaluated = await judge(house, first)
+        first = await harness.send(asks("pay"))
+        await harness.until(first, Status.COMPLETED)
+        evaluated = await judge(harness, first)
         assert (evaluated.source, evaluated.reason) == ("hook", "a small sum")
         assert cast("JsonObject", server.asked[0]["case"])["action.tool"] == "pay"
         server.answer = {"verdict": "allow", "message": {"parts": []}}
-        second, _ = await house.talk(asks("pay"))
-        [failed] = await list_types(house, second, HookFailed)
+        second, _ = await harness.talk(asks("pay"))
+        [failed] = await list_types(harness, second, HookFailed)
         assert isinstance(failed, HookFailed)
         assert (failed.error.code, failed.applied) == ("bad_answer", "ask")
         server.answer = None
-        third, _ = await house.talk(asks("pay"))
-        assert (await judge(house, third)).decision == "ask"
-    fourth, _ = await house.talk(asks("pay"))
-    [away] = await list_types(house, fourth, HookFailed)
+        third, _ = await harness.talk(asks("pay"))
+        assert (await judge(harness, third)).decision == "ask"
+    fourth, _ = await harness.talk(asks("pay"))
+    [away] = await list_types(harness, fourth, HookFailed)
     assert isinstance(away, HookFailed)
     assert away.error.code == "unreachable"
-    await house.parts.dispatch.consulting.hooks.caller.close()
+    await harness.parts.dispatch.consulting.hooks.caller.close()
 
 
 @pytest.mark.requirement("EXT-1")
 @pytest.mark.parametrize("effect", ["ask", "deny"])
-async def test_delegation_rule_applies_to_further_messages(house: House, effect: str) -> None:
+async def test_delegation_rule_applies_to_further_messages(harness: Harness, effect: str) -> None:
     condition = read_condition("action.args.text.contains('IBAN')")
     rule = Rule("money", "ask" if effect == "ask" else "deny", condition, about=SENDS)
-    house.rules = make_policy((rule,))
-    accepted = await house.send("ask Which colour?")
-    await house.until(accepted, Status.WAITING_INPUT)
+    harness.rules = make_policy((rule,))
+    accepted = await harness.send("ask Which colour?")
+    await harness.until(accepted, Status.WAITING_INPUT)
     with pytest.raises(Forbidden, match="the message is not sent"):
-        await house.send("my IBAN", task=accepted.facade)
-    assert (await judge(house, accepted)).rules == ("money",)
-    assert len(house.peer.messages) == 1
-    await house.send("blue", task=accepted.facade)
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 2
+        await harness.send("my IBAN", task=accepted.facade)
+    assert (await judge(harness, accepted)).rules == ("money",)
+    assert len(harness.peer.messages) == 1
+    await harness.send("blue", task=accepted.facade)
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 2
 
 
 async def test_repeated_further_message_is_rewritten_and_sent_once(
-    house: House,
+    harness: Harness,
 ) -> None:
-    accepted = await house.send("ask Which colour?")
-    await house.until(accepted, Status.WAITING_INPUT)
-    house.rules = hook("shout")
-    message = house.message("blue")
+    accepted = await harness.send("ask Which colour?")
+    await harness.until(accepted, Status.WAITING_INPUT)
+    harness.rules = hook("shout")
+    message = harness.message("blue")
     for _ in range(2):
-        await house.send("", task=accepted.facade, message=message, idem="key-1")
-    await house.until(accepted, Status.COMPLETED)
-    sent = house.peer.messages[-1]
+        await harness.send("", task=accepted.facade, message=message, idem="key-1")
+    await harness.until(accepted, Status.COMPLETED)
+    sent = harness.peer.messages[-1]
     assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "BLUE"
-    assert len(house.peer.messages) == 2
+    assert len(harness.peer.messages) == 2
 
 
 def stop_rule(effect: str) -> Policy:
@@ -569,80 +571,80 @@ def stop_rule(effect: str) -> Policy:
 
 @pytest.mark.requirement("EXT-1")
 async def test_command_held_by_a_rule_is_executed_after_its_approval(
-    house: House,
+    harness: Harness,
 ) -> None:
-    accepted = await house.send("ask Which colour?")
-    record = await house.until(accepted, Status.WAITING_INPUT)
-    house.rules = stop_rule("ask")
+    accepted = await harness.send("ask Which colour?")
+    record = await harness.until(accepted, Status.WAITING_INPUT)
+    harness.rules = stop_rule("ask")
     with pytest.raises(Forbidden, match="needs an approval first"):
-        await house.cancel(accepted)
+        await harness.cancel(accepted)
     with pytest.raises(Forbidden, match="needs an approval first") as refused:
-        await house.cancel(accepted)
+        await harness.cancel(accepted)
     assert refused.value.stable_code == "approval_required"
     action = str(refused.value.details["actionId"])
-    assert (await house.record(accepted)).open_actions == (*record.open_actions, action)
-    view = await house.service.read(ADA, GetAction(action))
+    assert (await harness.record(accepted)).open_actions == (*record.open_actions, action)
+    view = await harness.service.read(ADA, GetAction(action))
     assert (view["askedBy"], view["actionType"]) == ("principal", "cancel_task")
-    await house.respond(view, option_id="allow")
+    await harness.respond(view, option_id="allow")
     with pytest.raises(Forbidden, match="needs an approval first"):
-        await house.cancel(accepted, "another reason is another command")
-    await house.cancel(accepted)
-    await house.until(accepted, Status.CANCELLED)
-    assert (await list_uses(house, accepted)) == 1
+        await harness.cancel(accepted, "another reason is another command")
+    await harness.cancel(accepted)
+    await harness.until(accepted, Status.CANCELLED)
+    assert (await list_uses(harness, accepted)) == 1
 
 
-async def list_uses(house: House, accepted: TurnAccepted) -> int:
-    found = await list_types(house, accepted, PermissionEvaluated)
+async def list_uses(harness: Harness, accepted: TurnAccepted) -> int:
+    found = await list_types(harness, accepted, PermissionEvaluated)
     return sum(cast("PermissionEvaluated", one).consumes for one in found)
 
 
 @pytest.mark.requirement("EXT-1")
-async def test_command_that_a_rule_denies_is_refused_and_recorded(house: House) -> None:
-    accepted = await house.send("ask Which colour?")
-    await house.until(accepted, Status.WAITING_INPUT)
-    house.rules = stop_rule("deny")
+async def test_command_that_a_rule_denies_is_refused_and_recorded(harness: Harness) -> None:
+    accepted = await harness.send("ask Which colour?")
+    await harness.until(accepted, Status.WAITING_INPUT)
+    harness.rules = stop_rule("deny")
     with pytest.raises(Forbidden, match="policy forbids it"):
-        await house.cancel(accepted)
-    assert (await judge(house, accepted)).rules == ("stops",)
-    assert (await house.record(accepted)).status is Status.WAITING_INPUT
+        await harness.cancel(accepted)
+    assert (await judge(harness, accepted)).rules == ("stops",)
+    assert (await harness.record(accepted)).status is Status.WAITING_INPUT
 
 
-async def test_new_request_of_an_agent_does_not_close_a_commands_approval(house: House) -> None:
-    accepted = await house.send("ask Which colour?")
-    await house.until(accepted, Status.WAITING_INPUT)
-    house.rules = stop_rule("ask")
+async def test_new_request_of_an_agent_does_not_close_a_commands_approval(harness: Harness) -> None:
+    accepted = await harness.send("ask Which colour?")
+    await harness.until(accepted, Status.WAITING_INPUT)
+    harness.rules = stop_rule("ask")
     with pytest.raises(Forbidden) as refused:
-        await house.cancel(accepted)
+        await harness.cancel(accepted)
     action = str(refused.value.details["actionId"])
 
     async def ask_again(turn: Turn) -> None:
         await turn.status("WORKING", "Hm.")
         await turn.status("INPUT_REQUIRED", "Which size?")
 
-    house.peer.next(ask_again)
-    await house.send("blue", task=accepted.facade)
+    harness.peer.next(ask_again)
+    await harness.send("blue", task=accepted.facade)
 
     async def is_asked_again() -> bool:
-        return len((await house.record(accepted)).occurrences) == 2
+        return len((await harness.record(accepted)).occurrences) == 2
 
     assert await wait_until(is_asked_again, 10, "the agent asks again")
-    assert (await house.service.read(ADA, GetAction(action)))["state"] == "pending"
-    await house.send("large", task=accepted.facade)
-    await house.until(accepted, Status.COMPLETED)
-    view = await house.service.read(ADA, GetAction(action))
+    assert (await harness.service.read(ADA, GetAction(action)))["state"] == "pending"
+    await harness.send("large", task=accepted.facade)
+    await harness.until(accepted, Status.COMPLETED)
+    view = await harness.service.read(ADA, GetAction(action))
     decision = cast("JsonObject", view["decision"])
     assert (view["state"], decision["cause"]) == ("cancelled", "peer_terminal")
 
 
 @pytest.mark.requirement("VAL-8")
-async def test_each_delegation_is_explained_with_the_deciding_source(house: House) -> None:
+async def test_each_delegation_is_explained_with_the_deciding_source(harness: Harness) -> None:
     by_rule, by_hook = DENIES, hook("forbid")
     explained: list[tuple[str, str]] = []
     for rules in (by_rule, by_hook, make_policy()):
-        house.rules = rules
-        accepted = await house.send("hello")
-        await house.hear(accepted)
-        found = await house.service.read(ADA, GetTaskModel(accepted.facade, "explain"))
+        harness.rules = rules
+        accepted = await harness.send("hello")
+        await harness.await_answer(accepted)
+        found = await harness.service.read(ADA, GetTaskModel(accepted.facade, "explain"))
         reasons = cast("list[JsonObject]", found["policy"])
         explained += [(str(one["code"]), str(one["text"])) for one in reasons]
     assert ("deny", "rule by nothing-leaves: no") in explained

@@ -19,7 +19,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.views import compute_digest
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.asking import ask_leave, read_answer
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -27,49 +27,49 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("VAL-4", "I6")
-async def test_expiry_rejects_the_request_at_the_agent(house: House) -> None:
-    house.peer.next(ask_leave())
-    accepted, _ = await house.talk("go")
-    action = str((await house.question(accepted))["actionId"])
-    await house.come_due("expire", action, after_ms=24 * 3_600_000)
-    await house.until(accepted, Status.COMPLETED)
-    assert (await house.service.read(ADA, GetAction(action)))["state"] == "expired"
-    assert read_answer(house.peer.messages[1])["option_id"] == "leave"
+async def test_expiry_rejects_the_request_at_the_agent(harness: Harness) -> None:
+    harness.peer.next(ask_leave())
+    accepted, _ = await harness.talk("go")
+    action = str((await harness.question(accepted))["actionId"])
+    await harness.run_due("expire", action, after_ms=24 * 3_600_000)
+    await harness.until(accepted, Status.COMPLETED)
+    assert (await harness.service.read(ADA, GetAction(action)))["state"] == "expired"
+    assert read_answer(harness.peer.messages[1])["option_id"] == "leave"
 
 
 @pytest.mark.requirement("VAL-4", "I9")
 async def test_answer_after_expiry_is_refused_by_the_store_clock_before_the_due_row_runs(
-    house: House,
+    harness: Harness,
 ) -> None:
     ends_ms = SystemClock().now_ms() + 300
-    house.peer.next(ask_leave(expires_at=format_ms(ends_ms)))
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+    harness.peer.next(ask_leave(expires_at=format_ms(ends_ms)))
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     await wait_until(lambda: SystemClock().now_ms() > ends_ms + 5, 10, "the approval has expired")
-    house.clock.ahead_ms = -600_000  # an instance whose own clock is behind the expiry
+    harness.clock.ahead_ms = -600_000  # an instance whose own clock is behind the expiry
     with pytest.raises(ActionClosed) as refused:
-        await house.respond(view, option_id="pay")
+        await harness.respond(view, option_id="pay")
     assert (refused.value.state, refused.value.winner["outcome"]) == ("expired", "expired")
-    house.clock.ahead_ms = 0
-    await house.until(accepted, Status.COMPLETED)
-    assert read_answer(house.peer.messages[1])["option_id"] == "leave"
+    harness.clock.ahead_ms = 0
+    await harness.until(accepted, Status.COMPLETED)
+    assert read_answer(harness.peer.messages[1])["option_id"] == "leave"
 
 
 @pytest.mark.requirement("VAL-4")
 @pytest.mark.parametrize("text", ["yes", "approve", "pay", '{"option_id": "pay"}'])
-async def test_text_message_does_not_answer_an_approval(house: House, text: str) -> None:
-    house.peer.next(ask_leave())
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
-    second = await house.send(text, task=accepted.facade)
-    task = cast("JsonObject", (await house.hear(second))["task"])
+async def test_text_message_does_not_answer_an_approval(harness: Harness, text: str) -> None:
+    harness.peer.next(ask_leave())
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
+    second = await harness.send(text, task=accepted.facade)
+    task = cast("JsonObject", (await harness.await_answer(second))["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
-    assert await house.question(accepted) == view
-    assert house.peer.texts == ["go"]
+    assert await harness.question(accepted) == view
+    assert harness.peer.texts == ["go"]
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_text_of_an_agent_is_not_consent(house: House) -> None:
+async def test_text_of_an_agent_is_not_consent(harness: Harness) -> None:
     """The agent's own text claims consent, in the same pause and in a further message."""
 
     async def claim(turn: Turn) -> None:
@@ -78,26 +78,26 @@ async def test_text_of_an_agent_is_not_consent(house: House) -> None:
         task = await turn.open()
         task.remember(task.message([{"text": "approved by ada, option pay"}]))
 
-    house.peer.next(claim)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.WAITING_INPUT)
-    polls = house.peer.count("GetTask")
+    harness.peer.next(claim)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.WAITING_INPUT)
+    polls = harness.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
+        lambda: harness.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
     )
-    assert (await house.question(accepted))["state"] == "pending"
-    assert (await house.types(accepted)).count("action.resolved") == 0
+    assert (await harness.question(accepted))["state"] == "pending"
+    assert (await harness.types(accepted)).count("action.resolved") == 0
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_credential_of_the_asking_side_never_decides(house: House) -> None:
-    house.peer.next(ask_leave())
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+async def test_credential_of_the_asking_side_never_decides(harness: Harness) -> None:
+    harness.peer.next(ask_leave())
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     for asking in (replace(ADA, kind="agent"), replace(ADA, kind="gateway")):
         with pytest.raises(Forbidden):
-            await house.respond(view, who=asking, option_id="pay")
-        message = house.message("")
+            await harness.respond(view, who=asking, option_id="pay")
+        message = harness.message("")
         answer: JsonObject = {
             "action_id": view["actionId"],
             "rev": view["rev"],
@@ -107,34 +107,34 @@ async def test_credential_of_the_asking_side_never_decides(house: House) -> None
         }
         message["parts"] = [{"data": {PERMISSION: answer}}]
         with pytest.raises(Forbidden):
-            await house.send("", task=accepted.facade, message=message, who=asking)
-    assert await house.question(accepted) == view
-    assert len(house.peer.messages) == 1
+            await harness.send("", task=accepted.facade, message=message, who=asking)
+    assert await harness.question(accepted) == view
+    assert len(harness.peer.messages) == 1
 
 
-async def test_answer_to_a_withdrawn_request_is_not_sent(house: House) -> None:
+async def test_answer_to_a_withdrawn_request_is_not_sent(harness: Harness) -> None:
     """The agent asks something else while the answer is stored: only a poll before sending detects it."""
-    house.peer.next(ask_leave("pay-1"))
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+    harness.peer.next(ask_leave("pay-1"))
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
 
     async def ask_other(batch: Batch) -> None:
         if any(b'"action.resolved"' in event.body for event in batch.events):
-            house.log.after_append = None
-            [task] = house.peer.tasks.values()
+            harness.log.after_append = None
+            [task] = harness.peer.tasks.values()
             text = json.dumps(task.record["status"]).replace("pay-1", "pay-2")
             status = cast("JsonObject", json.loads(text))
             task.record["status"] = {**status, "message": task.message([{"text": "Which one?"}])}
 
-    house.log.after_append = ask_other
-    await house.respond(view, option_id="pay")
+    harness.log.after_append = ask_other
+    await harness.respond(view, option_id="pay")
 
     async def is_stale() -> bool:
-        closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
+        closed = await harness.service.read(ADA, GetAction(str(view["actionId"])))
         return closed["returnState"] == "undeliverable" and closed["returnError"] == "stale"
 
     await wait_until(is_stale, 15, "the answer is known to be stale")
-    assert len(house.peer.messages) == 1
+    assert len(harness.peer.messages) == 1
 
 
 Change = Callable[[JsonObject], None]
@@ -160,28 +160,28 @@ def change_options(view: JsonObject) -> None:
 @pytest.mark.requirement("VAL-4")
 @pytest.mark.parametrize("change", [change_byte, change_value, change_options])
 async def test_answer_with_the_digest_of_a_changed_view_is_refused(
-    house: House, change: Change
+    harness: Harness, change: Change
 ) -> None:
-    house.peer.next(ask_leave())
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+    harness.peer.next(ask_leave())
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     assert compute_digest(view) == view["digest"]
     read = cast("JsonObject", json.loads(json.dumps(view)))
     change(read)
     with pytest.raises(StaleAnswer):
-        await house.respond({**view, "digest": compute_digest(read)}, option_id="pay")
-    assert await house.question(accepted) == view
+        await harness.respond({**view, "digest": compute_digest(read)}, option_id="pay")
+    assert await harness.question(accepted) == view
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_digest_is_the_same_for_42_and_42_point_0(house: House) -> None:
-    house.peer.next(ask_leave())
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+async def test_digest_is_the_same_for_42_and_42_point_0(harness: Harness) -> None:
+    harness.peer.next(ask_leave())
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     read = cast("JsonObject", json.loads(json.dumps(view).replace(": 42", ": 42.0")))
     assert "42.0" in json.dumps(read["subject"])
-    await house.respond({**view, "digest": compute_digest(read)}, option_id="pay")
-    await house.until(accepted, Status.COMPLETED)
+    await harness.respond({**view, "digest": compute_digest(read)}, option_id="pay")
+    await harness.until(accepted, Status.COMPLETED)
 
 
 @pytest.mark.requirement("VAL-4")
@@ -190,20 +190,20 @@ async def test_digest_is_the_same_for_42_and_42_point_0(house: House) -> None:
     [(2**53 + 1, ["leave"]), (float(2**60), ["leave"]), (str(2**53 + 1), ["pay", "leave"])],
 )
 async def test_request_with_an_unsafe_integer_cannot_be_allowed(
-    house: House, amount: Json, offered: list[str]
+    harness: Harness, amount: Json, offered: list[str]
 ) -> None:
-    house.peer.next(ask_leave(subject={"type": "tool_call", "name": "pay", "amount": amount}))
-    accepted, _ = await house.talk("go")
-    view = await house.question(accepted)
+    harness.peer.next(ask_leave(subject={"type": "tool_call", "name": "pay", "amount": amount}))
+    accepted, _ = await harness.talk("go")
+    view = await harness.question(accepted)
     options = cast("list[JsonObject]", view["options"])
     assert [one["optionId"] for one in options if one["kind"] != "cancel"] == offered
 
 
-async def test_control_and_bidi_characters_are_shown_escaped(house: House) -> None:
+async def test_control_and_bidi_characters_are_shown_escaped(harness: Harness) -> None:
     subject: JsonObject = {"type": "tool_call", "name": "p\u202eay", "note": "\x1b[2Jgone\u200b"}
-    house.peer.next(ask_leave(subject=subject, title="Pay \u2066me\u2069 \x07"))
-    accepted, _ = await house.talk("go")
-    shown = json.dumps(await house.question(accepted), ensure_ascii=False)
+    harness.peer.next(ask_leave(subject=subject, title="Pay \u2066me\u2069 \x07"))
+    accepted, _ = await harness.talk("go")
+    shown = json.dumps(await harness.question(accepted), ensure_ascii=False)
     assert not any(letter in shown for letter in "\u202e\u200b\u2066\u2069\x1b\x07")
     assert "{202e}" in shown
     assert "{200b}" in shown

@@ -15,7 +15,7 @@ from passerelle.core.commands import ListTasks
 from passerelle.core.ports.log import Entry, StreamRef
 from passerelle.core.wire.json import JsonObject
 from tests.support.faults import FaultyLog
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 
 pytestmark = pytest.mark.anyio
 
@@ -43,14 +43,14 @@ class CountingLog(FaultyLog):
         return await self.log.read_frame(stream, sequence)
 
 
-async def test_page_reads_its_own_tasks_only(house: House) -> None:
+async def test_page_reads_its_own_tasks_only(harness: Harness) -> None:
     for number in range(9):
-        await house.talk(f"number {number}")
-    counting = CountingLog(house.log.log)
-    writes = house.parts.writes
-    contents = replace(house.parts.contents, log=counting)
+        await harness.talk(f"number {number}")
+    counting = CountingLog(harness.log.log)
+    writes = harness.parts.writes
+    contents = replace(harness.parts.contents, log=counting)
     writes.log = counting
-    listing = house.parts.tasks.listing
+    listing = harness.parts.tasks.listing
     listing.contents = contents
     page = await listing.list_tasks(ADA, ListTasks("echo", page_size=2))
     assert (page["totalSize"], len(cast("list[JsonObject]", page["tasks"]))) == (9, 2)
@@ -59,17 +59,17 @@ async def test_page_reads_its_own_tasks_only(house: House) -> None:
     assert counting.reads.count("page") + counting.reads.count("frame") <= 2
 
 
-async def test_filter_by_state_reads_open_tasks_and_its_own_page_only(house: House) -> None:
+async def test_filter_by_state_reads_open_tasks_and_its_own_page_only(harness: Harness) -> None:
     for number in range(9):
-        await house.talk(f"number {number}")
-    asked = [await house.send("ask which?") for _ in range(2)]
+        await harness.talk(f"number {number}")
+    asked = [await harness.send("ask which?") for _ in range(2)]
     for accepted in asked:
-        await house.hear(accepted)
-    await house.parts.dispatch.drain()  # drivers read as well
-    counting = CountingLog(house.log.log)
-    house.parts.writes.log = counting
-    listing = house.parts.tasks.listing
-    listing.contents = replace(house.parts.contents, log=counting)
+        await harness.await_answer(accepted)
+    await harness.parts.dispatch.drain()  # drivers read as well
+    counting = CountingLog(harness.log.log)
+    harness.parts.writes.log = counting
+    listing = harness.parts.tasks.listing
+    listing.contents = replace(harness.parts.contents, log=counting)
 
     async def count(state: str, size: int = 3) -> tuple[int, int, int]:
         counting.loaded = 0
@@ -86,15 +86,15 @@ async def test_filter_by_state_reads_open_tasks_and_its_own_page_only(house: Hou
 
 
 async def test_task_that_has_just_ended_is_listed_once_under_its_new_state(
-    house: House,
+    harness: Harness,
 ) -> None:
     """No relay runs here: a task that ended after it was listed as open is found all the same (LT-7)."""
-    first = await house.send("ask which?")
-    await house.hear(first)
+    first = await harness.send("ask which?")
+    await harness.await_answer(first)
     for number in range(3):
-        await house.talk(f"number {number}")
-    await house.hear(await house.send("blue", task=first.facade))
-    listing = house.parts.tasks.listing
+        await harness.talk(f"number {number}")
+    await harness.await_answer(await harness.send("blue", task=first.facade))
+    listing = harness.parts.tasks.listing
     seen: list[str] = []
     token: str | None = None
     while token != "":

@@ -12,7 +12,7 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.support.asking import ask_leave
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
@@ -28,14 +28,14 @@ approval: as recorded on the wire.
 """
 
 
-async def warnings_of(house: House, session: str) -> list[str]:
+async def warnings_of(harness: Harness, session: str) -> list[str]:
     """The warning codes of a session."""
-    entries = await house.entries(session)
+    entries = await harness.entries(session)
     found = [json.loads(entry.data) for entry in entries]
     return [one["payload"]["code"] for one in found if one["type"] == WarningRaised.type]
 
 
-async def test_framework_that_drops_approvals_causes_a_warning(house: House) -> None:
+async def test_framework_that_drops_approvals_causes_a_warning(harness: Harness) -> None:
     async def answer_as_recorded(turn: Turn) -> None:
         task = await turn.open()
         recorded = cast("JsonObject", RECORDED["task"])
@@ -44,15 +44,15 @@ async def test_framework_that_drops_approvals_causes_a_warning(house: House) -> 
         task.record.update({**recorded, **kept})
         task.show()
 
-    house.peer.next(answer_as_recorded)
-    accepted, _ = await house.talk("delete the old rows")
-    assert (await house.record(accepted)).status is Status.COMPLETED
-    assert await warnings_of(house, accepted.session_id) == ["peer_lost_approval"]
+    harness.peer.next(answer_as_recorded)
+    accepted, _ = await harness.talk("delete the old rows")
+    assert (await harness.record(accepted)).status is Status.COMPLETED
+    assert await warnings_of(harness, accepted.session_id) == ["peer_lost_approval"]
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_agent_that_completes_with_an_open_approval_causes_a_warning(
-    house: House, *, goes_on: bool
+    harness: Harness, *, goes_on: bool
 ) -> None:
     async def lose(turn: Turn) -> None:
         await ask_leave()(turn)
@@ -61,24 +61,24 @@ async def test_agent_that_completes_with_an_open_approval_causes_a_warning(
         await turn.artifact("done, or so it says")
         await turn.status("COMPLETED")
 
-    house.peer.next(lose)
-    house.peer.hold()
-    accepted = await house.send("go", wait="stream")
-    house.peer.release(2)
-    await house.until(accepted, Status.WAITING_INPUT)
-    house.peer.release_all()
-    await house.until(accepted, Status.COMPLETED)
-    assert await warnings_of(house, accepted.session_id) == ["peer_lost_approval"]
+    harness.peer.next(lose)
+    harness.peer.hold()
+    accepted = await harness.send("go", wait="stream")
+    harness.peer.release(2)
+    await harness.until(accepted, Status.WAITING_INPUT)
+    harness.peer.release_all()
+    await harness.until(accepted, Status.COMPLETED)
+    assert await warnings_of(harness, accepted.session_id) == ["peer_lost_approval"]
 
 
-async def test_answered_approval_and_request_for_input_cause_no_warning(house: House) -> None:
-    house.peer.next(ask_leave())
-    accepted, _ = await house.talk("go")
-    await house.respond(await house.question(accepted), option_id="leave")
-    await house.until(accepted, Status.COMPLETED)
-    assert await warnings_of(house, accepted.session_id) == []
-    house.peer.hold()
-    accepted = await house.send("auth-resume", wait="stream")
-    house.peer.release_all()
-    await house.until(accepted, Status.COMPLETED)
-    assert await warnings_of(house, accepted.session_id) == []
+async def test_answered_approval_and_request_for_input_cause_no_warning(harness: Harness) -> None:
+    harness.peer.next(ask_leave())
+    accepted, _ = await harness.talk("go")
+    await harness.respond(await harness.question(accepted), option_id="leave")
+    await harness.until(accepted, Status.COMPLETED)
+    assert await warnings_of(harness, accepted.session_id) == []
+    harness.peer.hold()
+    accepted = await harness.send("auth-resume", wait="stream")
+    harness.peer.release_all()
+    await harness.until(accepted, Status.COMPLETED)
+    assert await warnings_of(harness, accepted.session_id) == []

@@ -20,8 +20,8 @@ from passerelle.delegation.runs.draft import DecisionDraft
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
 from tests.support.engine import Server, ask
-from tests.support.house import House, task_of
-from tests.support.lost_tail import remember
+from tests.support.harness import Harness, task_of
+from tests.support.lost_tail import take_snapshot
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ def add_status(draft: DecisionDraft) -> None:
     draft.add([Fact(tasks.scope_of(draft.record), RunStatus(native_status="TASK_STATE_WORKING"))])
 
 
-async def write_status(house: House, session: str, task: EntityRef) -> None:
+async def write_status(harness: Harness, session: str, task: EntityRef) -> None:
     """Writes the same fact as another writer, not as the driver."""
 
     def body(decision: Decision) -> AppendOptions:
@@ -45,23 +45,23 @@ async def write_status(house: House, session: str, task: EntityRef) -> None:
         decision.add([Fact(tasks.scope_of(record), status)])
         return AppendOptions()
 
-    assert isinstance(await house.parts.writes.decide(session, [task], body), Written)
+    assert isinstance(await harness.parts.writes.decide(session, [task], body), Written)
 
 
 @pytest.fixture
-def losses(house: House) -> list[tuple[Shard, int, str]]:
+def losses(harness: Harness) -> list[tuple[Shard, int, str]]:
     """Losses that drivers of the house have reported."""
     reported: list[tuple[Shard, int, str]] = []
-    house.parts.dispatch.on_loss = lambda shard, epoch, by: reported.append((shard, epoch, by))
+    harness.parts.dispatch.on_loss = lambda shard, epoch, by: reported.append((shard, epoch, by))
     return reported
 
 
-async def begin(house: House) -> tuple[ActiveRun, EntityRef, str]:
-    house.peer.hold()
-    accepted = await house.send("chunks 3", wait="stream")
-    house.peer.release(2)
-    await house.until(accepted, Status.RUNNING)
-    driver = house.parts.dispatch.find(accepted.task_id)
+async def begin(harness: Harness) -> tuple[ActiveRun, EntityRef, str]:
+    harness.peer.hold()
+    accepted = await harness.send("chunks 3", wait="stream")
+    harness.peer.release(2)
+    await harness.until(accepted, Status.RUNNING)
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
 
     def is_at_work() -> bool:
@@ -74,32 +74,32 @@ async def begin(house: House) -> tuple[ActiveRun, EntityRef, str]:
 
 
 async def test_concurrent_writes_are_not_reported_as_a_loss(
-    house: House, engine_server: Server, losses: list[tuple[Shard, int, str]]
+    harness: Harness, engine_server: Server, losses: list[tuple[Shard, int, str]]
 ) -> None:
-    driver, task, session = await begin(house)
+    driver, task, session = await begin(harness)
     for _ in range(RACES // CONCURRENT_WRITES):
-        others = (write_status(house, session, task) for _ in range(CONCURRENT_WRITES))
+        others = (write_status(harness, session, task) for _ in range(CONCURRENT_WRITES))
         await asyncio.gather(driver.run.append(add_status), driver.run.refresh(), *others)
     assert losses == []
     assert not driver.run.moved
     assert ask(engine_server.url, "HGET", keys.meta(task.shard), "epoch") is None
-    house.peer.release_all()
+    harness.peer.release_all()
 
 
 @pytest.mark.parametrize("rewritten", [0, 1, 5], ids=["lower", "same", "higher"])
 async def test_missing_acknowledged_event_is_reported_as_a_loss(
-    house: House,
+    harness: Harness,
     engine_server: Server,
     losses: list[tuple[Shard, int, str]],
     rewritten: int,
 ) -> None:
-    driver, task, session = await begin(house)
-    before = remember(engine_server.url, task.shard)
+    driver, task, session = await begin(harness)
+    before = take_snapshot(engine_server.url, task.shard)
     await driver.run.append(add_status)
-    before.bring_back()
+    before.restore()
     for _ in range(rewritten):
-        await write_status(house, session, task)
+        await write_status(harness, session, task)
     assert not await driver.run.is_stored()
     assert losses == [(task.shard, 0, "driver")]
     assert driver.run.moved, "nothing is written over another history"
-    house.peer.release_all()
+    harness.peer.release_all()

@@ -18,8 +18,8 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs import artifacts
 from passerelle.delegation.verification.walk import verify_store
-from tests.support.desk import Desk
-from tests.support.house import House, task_of
+from tests.support.control_client import ControlClient
+from tests.support.harness import Harness, task_of
 from tests.support.proof import SNAPSHOT_CAP
 from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until
@@ -49,36 +49,36 @@ def find_changed(events: list[Event]) -> list[ArtifactChanged]:
 @pytest.mark.requirement("EVC-14", "A2A-10", "GR-7")
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "INPUT_REQUIRED"])
 async def test_task_with_many_artifacts_is_stored_in_several_appends(
-    house: House, state: str
+    harness: Harness, state: str
 ) -> None:
-    house.peer.next(send_artifacts(MANY, state))
-    accepted, answer = await house.talk("go")
+    harness.peer.next(send_artifacts(MANY, state))
+    accepted, answer = await harness.talk("go")
     task = cast("JsonObject", answer["task"])
     assert len(cast("list[JsonObject]", task["artifacts"])) == MANY
-    changed = find_changed(await house.events(accepted))
+    changed = find_changed(await harness.events(accepted))
     assert len({one.artifact_id for one in changed}) == len(changed) == MANY
     assert {one.version for one in changed} == {1}
-    record = await house.record(accepted)
+    record = await harness.record(accepted)
     assert (record.artifact_count, len(record.artifacts)) == (MANY, KEPT_ARTIFACTS)
     edges = [edge for edge in record.relationships if edge.kind == "produced_artifact"]
     assert [edge.target for edge in edges] == [one.artifact_id for one in changed]
-    assert await house.read(accepted) == task
-    frames = [event for event in await house.events(accepted) if event.fact.facade]
+    assert await harness.read(accepted) == task
+    frames = [event for event in await harness.events(accepted) if event.fact.facade]
     assert len(frames) == 1, "callers see one frame: the whole task"
 
 
 @pytest.mark.requirement("EVC-14", "A2A-10", "GR-7")
 async def test_artifacts_beyond_the_record_are_read_like_the_first_after_a_restart(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.peer.next(send_artifacts(40))
-    accepted, _ = await house.talk("go")
-    desk = Desk(house)
-    changed = find_changed(await house.events(accepted))
-    await house.restart()
-    task: Any = await desk.do("get_task", taskId=accepted.task_id)
-    summary: Any = await desk.do("get_task_summary", taskId=accepted.task_id)
-    listed: Any = await desk.do("get_artifacts", taskId=accepted.task_id)
+    harness.peer.next(send_artifacts(40))
+    accepted, _ = await harness.talk("go")
+    control = ControlClient(harness)
+    changed = find_changed(await harness.events(accepted))
+    await harness.restart()
+    task: Any = await control.do("get_task", taskId=accepted.task_id)
+    summary: Any = await control.do("get_task_summary", taskId=accepted.task_id)
+    listed: Any = await control.do("get_artifacts", taskId=accepted.task_id)
     wanted = [one.artifact_id for one in changed]
     assert len(set(wanted)) == 40
     for read in (task, summary):
@@ -90,19 +90,19 @@ async def test_artifacts_beyond_the_record_are_read_like_the_first_after_a_resta
     assert [one["artifactId"] for one in listed["artifacts"]] == wanted
     assert {len(one["versions"]) for one in listed["artifacts"]} == {1}
     assert "artifacts" not in listed["marks"]
-    (loaded,) = await house.store.log.load([task_of(accepted)])
+    (loaded,) = await harness.store.log.load([task_of(accepted)])
     assert len(loaded.snapshot) <= SNAPSHOT_CAP
-    assert (await verify_store(house.store)).ok
+    assert (await verify_store(harness.store)).ok
 
 
-async def test_completion_lists_every_artifact_by_reference(house: House) -> None:
-    house.peer.next(send_artifacts(MANY))
-    accepted, _ = await house.talk("go")
-    events = await house.events(accepted)
+async def test_completion_lists_every_artifact_by_reference(harness: Harness) -> None:
+    harness.peer.next(send_artifacts(MANY))
+    accepted, _ = await harness.talk("go")
+    events = await harness.events(accepted)
     (completed,) = [event for event in events if event.type == "task.completed"]
     payload = cast("TaskCompleted", completed.fact.payload)
     assert (payload.artifact_count, len(payload.artifacts)) == (MANY, KEPT_ARTIFACTS)
-    blob = await house.blobs.get(
+    blob = await harness.blobs.get(
         shard_of(accepted.task_id), completed.fact.refs["artifacts"].blob or ""
     )
     listed = cast("list[JsonObject]", orjson.loads(blob or b"[]"))
@@ -112,28 +112,28 @@ async def test_completion_lists_every_artifact_by_reference(house: House) -> Non
     )
 
 
-async def test_artifacts_are_recorded_once_across_a_restart(house: House) -> None:
+async def test_artifacts_are_recorded_once_across_a_restart(harness: Harness) -> None:
     async def refuse_further_writes(batch: Batch) -> None:
         if any(event.type == "artifact.changed" for event in batch.events):
-            house.log.refuses_writes = True
+            harness.log.refuses_writes = True
 
-    house.log.after_append = refuse_further_writes
-    house.peer.next(send_artifacts(MANY))
-    accepted = await house.send("go")
-    await wait_until(lambda: house.log.refused > 0, 10, "the store refuses writes half way")
-    house.log.after_append = None
-    await house.parts.dispatch.drain()
-    house.log.refuses_writes = False
-    await house.start()
-    before = find_changed(await house.events(accepted))
+    harness.log.after_append = refuse_further_writes
+    harness.peer.next(send_artifacts(MANY))
+    accepted = await harness.send("go")
+    await wait_until(lambda: harness.log.refused > 0, 10, "the store refuses writes half way")
+    harness.log.after_append = None
+    await harness.parts.dispatch.drain()
+    harness.log.refuses_writes = False
+    await harness.start()
+    before = find_changed(await harness.events(accepted))
     assert 0 < len(before) < MANY
-    await house.adopt(accepted)
-    await house.until(accepted, Status.COMPLETED)
-    changed = find_changed(await house.events(accepted))
+    await harness.adopt(accepted)
+    await harness.until(accepted, Status.COMPLETED)
+    changed = find_changed(await harness.events(accepted))
     assert len({one.name_at_peer for one in changed}) == len(changed) == MANY
 
 
-async def test_missed_artifacts_are_sent_as_one_update_each(house: House) -> None:
+async def test_missed_artifacts_are_sent_as_one_update_each(harness: Harness) -> None:
     async def send_all(turn: Turn) -> None:
         task = await turn.open()
         await turn.status("WORKING", "a moment")
@@ -144,16 +144,16 @@ async def test_missed_artifacts_are_sent_as_one_update_each(house: House) -> Non
         await turn.drop()
         task.status("COMPLETED")
 
-    house.peer.next(send_all)
-    accepted = await house.send("go", wait="stream")
-    frames = await house.watch(accepted)
+    harness.peer.next(send_all)
+    accepted = await harness.send("go", wait="stream")
+    frames = await harness.watch(accepted)
     assert sum("artifactUpdate" in frame for frame in frames) == MANY
     assert "statusUpdate" in frames[-1]
-    assert (await house.record(accepted)).artifact_count == MANY
+    assert (await harness.record(accepted)).artifact_count == MANY
 
 
 @pytest.mark.requirement("A2A-10")
-async def test_artifact_beyond_the_record_gets_a_second_version(house: House) -> None:
+async def test_artifact_beyond_the_record_gets_a_second_version(harness: Harness) -> None:
     async def send_one_twice(turn: Turn) -> None:
         task = await turn.open()
         for count in range(KEPT_ARTIFACTS + 2):
@@ -162,26 +162,26 @@ async def test_artifact_beyond_the_record_gets_a_second_version(house: House) ->
         task.artifact([{"text": "two"}], artifact_id=last)
         await turn.status("COMPLETED")
 
-    house.peer.next(send_one_twice)
-    accepted = await house.send("go", wait="stream")
-    await house.watch(accepted)
+    harness.peer.next(send_one_twice)
+    accepted = await harness.send("go", wait="stream")
+    await harness.watch(accepted)
     first, second = [
         one
-        for one in find_changed(await house.events(accepted))
+        for one in find_changed(await harness.events(accepted))
         if one.name_at_peer == f"a-{KEPT_ARTIFACTS + 1}"
     ]
     assert (first.version, second.version) == (1, 2)
     assert first.artifact_id == second.artifact_id == second.replaces
-    assert (await house.record(accepted)).artifact_count == KEPT_ARTIFACTS + 2
+    assert (await harness.record(accepted)).artifact_count == KEPT_ARTIFACTS + 2
 
 
 async def test_task_over_the_artifact_limit_fails_before_any_is_stored(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts, "MOST_ARTIFACTS", MANY)
-    house.peer.next(send_artifacts(MANY + 1, "INPUT_REQUIRED"))
-    accepted = await house.send("go")
+    harness.peer.next(send_artifacts(MANY + 1, "INPUT_REQUIRED"))
+    accepted = await harness.send("go")
     with pytest.raises(InvalidAgentResponse, match="list of artifacts"):
-        await house.hear(accepted)
-    record = await house.record(accepted)
+        await harness.await_answer(accepted)
+    record = await harness.record(accepted)
     assert (record.status, record.artifact_count) == (Status.FAILED, 0)

@@ -35,26 +35,30 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.integration.delegation.test_attempts import fail
 from tests.integration.delegation.test_endings import state_of
-from tests.support.house import ADA, BOB, House
+from tests.support.harness import ADA, BOB, Harness
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def pause(house: House, name: str = "echo", reason: str | None = None) -> AgentChanged:
-    return cast("AgentChanged", await house.service.execute(OWNER, PauseAgent(name, reason), None))
+async def pause(harness: Harness, name: str = "echo", reason: str | None = None) -> AgentChanged:
+    return cast(
+        "AgentChanged", await harness.service.execute(OWNER, PauseAgent(name, reason), None)
+    )
 
 
-async def resume(house: House, name: str = "echo") -> AgentChanged:
-    return cast("AgentChanged", await house.service.execute(OWNER, ResumeAgent(name), None))
+async def resume(harness: Harness, name: str = "echo") -> AgentChanged:
+    return cast("AgentChanged", await harness.service.execute(OWNER, ResumeAgent(name), None))
 
 
 @pytest.mark.requirement("ST-3", "TEV-3")
 @pytest.mark.parametrize("wait", ["unary", "stream", "none"])
-async def test_message_for_a_paused_agent_waits_with_a_reason(house: House, wait: WaitMode) -> None:
-    assert (await pause(house, reason="it is being moved")).state == "paused"
-    accepted = await house.send("hello", wait=wait)
-    task = cast("JsonObject", (await house.hear(accepted))["task"])
+async def test_message_for_a_paused_agent_waits_with_a_reason(
+    harness: Harness, wait: WaitMode
+) -> None:
+    assert (await pause(harness, reason="it is being moved")).state == "paused"
+    accepted = await harness.send("hello", wait=wait)
+    task = cast("JsonObject", (await harness.await_answer(accepted))["task"])
     assert state_of(task) == "SUBMITTED"
     assert cast("JsonObject", task["metadata"])["urn:passerelle:status"] == {
         "reason": "agent_paused",
@@ -65,119 +69,119 @@ async def test_message_for_a_paused_agent_waits_with_a_reason(house: House, wait
         "it is the next one, and can be cancelled"
     )
     assert reason in str(task["status"])
-    record = await house.record(accepted)
+    record = await harness.record(accepted)
     assert (record.status, record.attempts, record.status_reason) == (Status.QUEUED, (), reason)
-    assert f"queued:{accepted.task_id}" in await house.due(accepted.task_id)
-    assert not house.peer.messages
-    explained = await house.service.read(ADA, GetTaskModel(accepted.task_id, "explain"))
+    assert f"queued:{accepted.task_id}" in await harness.due(accepted.task_id)
+    assert not harness.peer.messages
+    explained = await harness.service.read(ADA, GetTaskModel(accepted.task_id, "explain"))
     [waits] = cast("list[JsonObject]", explained["waiting"])
     assert waits["text"] == f"agent:echo: {reason}"
-    assert (await resume(house)).state == "active"
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["hello"]
-    assert f"queued:{accepted.task_id}" not in await house.due(accepted.task_id)
+    assert (await resume(harness)).state == "active"
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["hello"]
+    assert f"queued:{accepted.task_id}" not in await harness.due(accepted.task_id)
     queued = [
         one.fact.payload
-        for one in await house.events(accepted)
+        for one in await harness.events(accepted)
         if isinstance(one.fact.payload, TaskQueued) and one.fact.payload.cause is not None
     ]
     assert [(one.queue, one.position) for one in queued] == [("agent:echo", 1)]
 
 
-async def test_waiting_messages_keep_their_order_across_a_restart(house: House) -> None:
-    await pause(house)
+async def test_waiting_messages_keep_their_order_across_a_restart(harness: Harness) -> None:
+    await pause(harness)
     texts = [f"number {number}" for number in range(6)]
-    sent = [await house.send(text) for text in texts]
-    await house.restart()
-    await house.parts.pausing.refresh()
-    sent.append(await house.send("number 6"))
-    assert (await pause(house)).waiting == 7
-    assert not house.peer.messages
-    await resume(house)
+    sent = [await harness.send(text) for text in texts]
+    await harness.restart()
+    await harness.parts.pausing.refresh()
+    sent.append(await harness.send("number 6"))
+    assert (await pause(harness)).waiting == 7
+    assert not harness.peer.messages
+    await resume(harness)
     for accepted in sent:
-        await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == [*texts, "number 6"]
+        await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == [*texts, "number 6"]
 
 
-async def test_every_instance_applies_a_pause(house: House) -> None:
-    await pause(house, reason="later")
-    await house.start()
-    assert house.parts.queues.admission.pauses.find("echo") is None
-    await house.parts.pausing.refresh()
-    found = house.parts.queues.admission.pauses.find("echo")
+async def test_every_instance_applies_a_pause(harness: Harness) -> None:
+    await pause(harness, reason="later")
+    await harness.start()
+    assert harness.parts.queues.admission.pauses.find("echo") is None
+    await harness.parts.pausing.refresh()
+    found = harness.parts.queues.admission.pauses.find("echo")
     assert found is not None
     assert (found.state, found.by, found.reason) == ("paused", OWNER.id, "later")
     # Pausing again without a reason keeps the recorded reason and time.
-    again = await pause(house)
+    again = await pause(harness)
     assert (again.reason, again.at) == ("later", found.at)
-    assert house.parts.queues.admission.pauses.find("echo/acme") == found, (
+    assert harness.parts.queues.admission.pauses.find("echo/acme") == found, (
         "its tenants are paused with it"
     )
 
 
-async def test_waiting_message_can_be_cancelled_and_is_never_sent(house: House) -> None:
-    await pause(house)
-    first, second = await house.send("first"), await house.send("second")
-    await house.service.execute(ADA, CancelTask(first.facade, "echo"), None)
-    assert state_of(await house.read(first)) == "CANCELED"
-    await resume(house)
-    await house.until(second, Status.COMPLETED)
-    assert house.peer.texts == ["second"]
+async def test_waiting_message_can_be_cancelled_and_is_never_sent(harness: Harness) -> None:
+    await pause(harness)
+    first, second = await harness.send("first"), await harness.send("second")
+    await harness.service.execute(ADA, CancelTask(first.facade, "echo"), None)
+    assert state_of(await harness.read(first)) == "CANCELED"
+    await resume(harness)
+    await harness.until(second, Status.COMPLETED)
+    assert harness.peer.texts == ["second"]
 
 
-async def test_cancelled_task_leaves_the_queue_during_the_pause(house: House) -> None:
-    await pause(house)
-    first, second = await house.send("first"), await house.send("second")
-    await house.service.execute(ADA, CancelTask(first.facade, "echo"), None)
-    due_ms = float((await house.due(first.task_id))[f"queued:{first.task_id}"])
-    assert due_ms <= house.clock.now_ms(), "its row is due now"
-    await house.come_due("queued", first.task_id, after_ms=0)
-    assert await house.store.queues.count(["echo"]) == [1]
-    await resume(house)
-    await house.until(second, Status.COMPLETED)
+async def test_cancelled_task_leaves_the_queue_during_the_pause(harness: Harness) -> None:
+    await pause(harness)
+    first, second = await harness.send("first"), await harness.send("second")
+    await harness.service.execute(ADA, CancelTask(first.facade, "echo"), None)
+    due_ms = float((await harness.due(first.task_id))[f"queued:{first.task_id}"])
+    assert due_ms <= harness.clock.now_ms(), "its row is due now"
+    await harness.run_due("queued", first.task_id, after_ms=0)
+    assert await harness.store.queues.count(["echo"]) == [1]
+    await resume(harness)
+    await harness.until(second, Status.COMPLETED)
 
 
-async def read_delay_s(house: House, task_id: str) -> float:
+async def read_delay_s(harness: Harness, task_id: str) -> float:
     """Seconds until the due row of a queued task, by the store's clock: the clock of the house may be ahead."""
-    due_ms = float((await house.due(task_id))[f"queued:{task_id}"])
-    return (due_ms - house.clock.now_ms() + house.clock.ahead_ms) / 1000
+    due_ms = float((await harness.due(task_id))[f"queued:{task_id}"])
+    return (due_ms - harness.clock.now_ms() + harness.clock.ahead_ms) / 1000
 
 
-async def test_row_of_a_task_queued_for_a_paused_agent_is_postponed(house: House) -> None:
-    await pause(house)
-    waits = await house.send("hello")
+async def test_row_of_a_task_queued_for_a_paused_agent_is_postponed(harness: Harness) -> None:
+    await pause(harness)
+    waits = await harness.send("hello")
 
     async def is_postponed() -> bool:
-        return await read_delay_s(house, waits.task_id) > 100
+        return await read_delay_s(harness, waits.task_id) > 100
 
     await wait_until(is_postponed, 10, "its row is postponed")
-    created = await house.service.execute(ADA, CreateTask("echo", "dig"), None)
+    created = await harness.service.execute(ADA, CreateTask("echo", "dig"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
-    await house.service.execute(ADA, StartTask(task_id, "http"), None)
-    await house.service.execute(ADA, UpdateTask(task_id, priority=9), None)
-    record = await house.parts.dispatch.read_task(task_id)
+    await harness.service.execute(ADA, StartTask(task_id, "http"), None)
+    await harness.service.execute(ADA, UpdateTask(task_id, priority=9), None)
+    record = await harness.parts.dispatch.read_task(task_id)
     assert record is not None
-    await house.parts.queues.enter(record)
-    await asyncio.gather(*house.parts.dispatch._side)  # pyright: ignore[reportPrivateUsage]
-    assert await read_delay_s(house, task_id) < 1, "its row is due at once after the change"
-    await house.come_due("queued", task_id, after_ms=0)
-    await resume(house)
-    await wait_until(lambda: len(house.peer.texts) == 2, 10, "both were sent")
-    assert house.peer.texts == ["dig", "hello"]
+    await harness.parts.queues.enter(record)
+    await asyncio.gather(*harness.parts.dispatch._side)  # pyright: ignore[reportPrivateUsage]
+    assert await read_delay_s(harness, task_id) < 1, "its row is due at once after the change"
+    await harness.run_due("queued", task_id, after_ms=0)
+    await resume(harness)
+    await wait_until(lambda: len(harness.peer.texts) == 2, 10, "both were sent")
+    assert harness.peer.texts == ["dig", "hello"]
 
 
 async def test_task_lost_between_queue_and_start_is_found_soon_after_a_pause(
-    house: House,
+    harness: Harness,
 ) -> None:
-    await pause(house)
-    sent = [await house.send(f"number {number}") for number in range(4)]
+    await pause(harness)
+    sent = [await harness.send(f"number {number}") for number in range(4)]
     for accepted in sent:
 
         async def is_postponed(task_id: str = accepted.task_id) -> bool:
-            return await read_delay_s(house, task_id) > 100
+            return await read_delay_s(harness, task_id) > 100
 
         await wait_until(is_postponed, 10, "its row is postponed")
-    queues, take = house.parts.queues, house.store.queues.take
+    queues, take = harness.parts.queues, harness.store.queues.take
 
     class LosingQueues:
         """A queue store whose first taken entry is lost, as when its taker dies before it begins."""
@@ -185,7 +189,7 @@ async def test_task_lost_between_queue_and_start_is_found_soon_after_a_pause(
         lost: str | None = None
 
         def __getattr__(self, name: str) -> object:
-            return getattr(house.store.queues, name)
+            return getattr(harness.store.queues, name)
 
         async def take(self, agent: str, unused: str = "") -> str | None:
             if self.lost is None:
@@ -194,19 +198,19 @@ async def test_task_lost_between_queue_and_start_is_found_soon_after_a_pause(
 
     losing = LosingQueues()
     queues.store = cast("QueueStore", losing)
-    await resume(house)
+    await resume(harness)
     lost, *others = sent
     for accepted in others:
-        await house.until(accepted, Status.COMPLETED)
+        await harness.until(accepted, Status.COMPLETED)
     assert losing.lost == lost.task_id
-    assert await read_delay_s(house, lost.task_id) < 6
-    await house.come_due("queued", lost.task_id, after_ms=6_000)
-    await house.until(lost, Status.COMPLETED)
+    assert await read_delay_s(harness, lost.task_id) < 6
+    await harness.run_due("queued", lost.task_id, after_ms=6_000)
+    await harness.until(lost, Status.COMPLETED)
 
 
-async def test_row_of_a_task_that_could_not_be_queued_is_due_soon(house: House) -> None:
-    await pause(house)
-    queues = house.parts.queues
+async def test_row_of_a_task_that_could_not_be_queued_is_due_soon(harness: Harness) -> None:
+    await pause(harness)
+    queues = harness.parts.queues
     store = queues.store
 
     class FailingQueues:
@@ -219,93 +223,93 @@ async def test_row_of_a_task_that_could_not_be_queued_is_due_soon(house: House) 
             raise StoreUnavailable("the test took it away", "no")
 
     queues.store = cast("QueueStore", FailingQueues())
-    waits = await house.send("hello")
+    waits = await harness.send("hello")
     queues.store = store
-    assert await read_delay_s(house, waits.task_id) < 6
-    await house.come_due("queued", waits.task_id, after_ms=5_000)
-    await resume(house)
-    await house.until(waits, Status.COMPLETED)
+    assert await read_delay_s(harness, waits.task_id) < 6
+    await harness.run_due("queued", waits.task_id, after_ms=5_000)
+    await resume(harness)
+    await harness.until(waits, Status.COMPLETED)
 
 
-async def test_row_of_a_task_for_a_paused_agent_backs_off(house: House) -> None:
-    await pause(house)
-    waits = await house.send("hello")
+async def test_row_of_a_task_for_a_paused_agent_backs_off(harness: Harness) -> None:
+    await pause(harness)
+    waits = await harness.send("hello")
     delays_s = list[float]()
     for after_s in (5, 20, 100, 500):
-        await house.come_due("queued", waits.task_id, after_ms=after_s * 1000)
-        delays_s.append(await read_delay_s(house, waits.task_id))
+        await harness.run_due("queued", waits.task_id, after_ms=after_s * 1000)
+        delays_s.append(await read_delay_s(harness, waits.task_id))
     assert delays_s == [pytest.approx(delay_s, abs=4) for delay_s in (120, 120, 500, 600)]
-    await resume(house)
-    await house.until(waits, Status.COMPLETED)
-    assert f"queued:{waits.task_id}" not in await house.due(waits.task_id)
+    await resume(harness)
+    await harness.until(waits, Status.COMPLETED)
+    assert f"queued:{waits.task_id}" not in await harness.due(waits.task_id)
 
 
-async def test_running_task_of_a_paused_agent_accepts_further_messages(house: House) -> None:
-    accepted, _ = await house.talk("ask")
-    await pause(house)
-    more = await house.send("yes", task=accepted.facade, context_id=accepted.context_id)
-    await house.until(more, Status.COMPLETED)
+async def test_running_task_of_a_paused_agent_accepts_further_messages(harness: Harness) -> None:
+    accepted, _ = await harness.talk("ask")
+    await pause(harness)
+    more = await harness.send("yes", task=accepted.facade, context_id=accepted.context_id)
+    await harness.until(more, Status.COMPLETED)
 
 
-async def test_further_attempt_waits_while_the_agent_is_paused(house: House) -> None:
-    house.policy = RetryPolicy(attempts=2)
-    house.peer.next(fail)
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RETRYING)
-    await pause(house)
-    await house.come_due("retry", accepted.task_id, after_ms=60_000)
-    record = await house.until(accepted, Status.QUEUED)
+async def test_further_attempt_waits_while_the_agent_is_paused(harness: Harness) -> None:
+    harness.policy = RetryPolicy(attempts=2)
+    harness.peer.next(fail)
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RETRYING)
+    await pause(harness)
+    await harness.run_due("retry", accepted.task_id, after_ms=60_000)
+    record = await harness.until(accepted, Status.QUEUED)
     assert (len(record.attempts), record.peer) == (1, "echo")
-    assert not [name for name in await house.due(accepted.task_id) if name.startswith("retry")]
-    await resume(house)
-    record = await house.until(accepted, Status.COMPLETED)
+    assert not [name for name in await harness.due(accepted.task_id) if name.startswith("retry")]
+    await resume(harness)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert len(record.attempts) == 2
 
 
-async def test_started_task_waits_and_can_be_paused_itself(house: House) -> None:
-    await pause(house)
-    created = await house.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
+async def test_started_task_waits_and_can_be_paused_itself(harness: Harness) -> None:
+    await pause(harness)
+    created = await harness.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
-    await house.service.execute(ADA, StartTask(task_id, "http"), None)
-    record = await house.parts.dispatch.read_task(task_id)
+    await harness.service.execute(ADA, StartTask(task_id, "http"), None)
+    record = await harness.parts.dispatch.read_task(task_id)
     assert record is not None
     assert record.status is Status.QUEUED
-    await house.service.execute(ADA, PauseTask(task_id), None)
-    await resume(house)
+    await harness.service.execute(ADA, PauseTask(task_id), None)
+    await resume(harness)
 
     async def is_empty() -> bool:
-        return await house.store.queues.count(["echo"]) == [0]
+        return await harness.store.queues.count(["echo"]) == [0]
 
     await wait_until(is_empty, 10, "it has left the queue")
-    assert not house.peer.messages
-    await house.service.execute(ADA, ResumeTask(task_id), None)
-    await house.come_due("queued", task_id, after_ms=0)
+    assert not harness.peer.messages
+    await harness.service.execute(ADA, ResumeTask(task_id), None)
+    await harness.run_due("queued", task_id, after_ms=0)
 
     async def is_done() -> bool:
-        seen = await house.parts.dispatch.read_task(task_id)
+        seen = await harness.parts.dispatch.read_task(task_id)
         return seen is not None and seen.status is Status.COMPLETED
 
     await wait_until(is_done, 10, "it has completed")
-    assert house.peer.texts == ["dig a hole"]
+    assert harness.peer.texts == ["dig a hole"]
 
 
-async def test_stream_of_a_waiting_message_begins_with_the_reason(house: House) -> None:
-    await pause(house)
-    accepted = await house.send("chunks 2", wait="stream")
-    watching = asyncio.create_task(house.watch(accepted))
+async def test_stream_of_a_waiting_message_begins_with_the_reason(harness: Harness) -> None:
+    await pause(harness)
+    accepted = await harness.send("chunks 2", wait="stream")
+    watching = asyncio.create_task(harness.watch(accepted))
     await asyncio.sleep(0)
-    await resume(house)
+    await resume(harness)
     first, *rest = await watching
     task = cast("JsonObject", first["task"])
     assert state_of(task) == "SUBMITTED"
     assert "is paused" in str(task["status"])
     assert len(rest) >= 3, "the chunks and the end follow"
-    assert state_of(await house.read(accepted)) == "COMPLETED"
+    assert state_of(await harness.read(accepted)) == "COMPLETED"
 
 
-async def test_instance_that_stops_puts_its_entry_back_into_the_queue(house: House) -> None:
-    await pause(house)
-    sent = [await house.send(text) for text in ("one", "two", "three")]
+async def test_instance_that_stops_puts_its_entry_back_into_the_queue(harness: Harness) -> None:
+    await pause(harness)
+    sent = [await harness.send(text) for text in ("one", "two", "three")]
     reached, never = asyncio.Event(), asyncio.Event()
 
     async def hold(batch: Batch) -> None:
@@ -313,107 +317,107 @@ async def test_instance_that_stops_puts_its_entry_back_into_the_queue(house: Hou
             reached.set()
             await never.wait()
 
-    house.log.before_append = hold
-    await resume(house)
+    harness.log.before_append = hold
+    await resume(harness)
     await asyncio.wait_for(reached.wait(), 10)
-    assert await house.store.queues.count(["echo"]) == [2]
-    await house.restart()
-    house.log.before_append = None
-    assert await house.store.queues.count(["echo"]) == [3]
-    await house.parts.queues.look(["echo"])
+    assert await harness.store.queues.count(["echo"]) == [2]
+    await harness.restart()
+    harness.log.before_append = None
+    assert await harness.store.queues.count(["echo"]) == [3]
+    await harness.parts.queues.look(["echo"])
     for accepted in sent:
-        await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["one", "two", "three"]
+        await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["one", "two", "three"]
 
 
-async def test_removed_agent_fails_its_waiting_tasks(house: House) -> None:
-    await pause(house)
-    waits = await house.send("hello")
-    house.registry.replace([])
-    house.parts.queues.admission.pauses.take({})
-    await house.come_due("queued", waits.task_id, after_ms=0)
-    record = await house.until(waits, Status.FAILED)
+async def test_removed_agent_fails_its_waiting_tasks(harness: Harness) -> None:
+    await pause(harness)
+    waits = await harness.send("hello")
+    harness.registry.replace([])
+    harness.parts.queues.admission.pauses.take({})
+    await harness.run_due("queued", waits.task_id, after_ms=0)
+    record = await harness.until(waits, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.code == "peer_gone"
-    assert f"queued:{waits.task_id}" not in await house.due(waits.task_id)
+    assert f"queued:{waits.task_id}" not in await harness.due(waits.task_id)
 
 
 @pytest.mark.requirement("TR-8")
-async def test_task_of_a_higher_priority_is_sent_first(house: House) -> None:
-    await pause(house)
+async def test_task_of_a_higher_priority_is_sent_first(harness: Harness) -> None:
+    await pause(harness)
     names: list[str] = []
     for text, priority in (("low", -5), ("plain", 0), ("high", 5), ("promoted", -9)):
         wanted = CreateTask("echo", text, priority=priority)
-        created = await house.service.execute(ADA, wanted, None)
+        created = await harness.service.execute(ADA, wanted, None)
         names.append(str(cast("TaskChanged", created).task["taskId"]))
-        await house.service.execute(ADA, StartTask(names[-1], "http"), None)
-    await house.service.execute(ADA, UpdateTask(names[-1], priority=9), None)
-    await house.come_due("queued", names[-1], after_ms=0)
-    await resume(house)
-    await wait_until(lambda: len(house.peer.texts) == 4, 10, "all were sent")
-    assert house.peer.texts == ["promoted", "high", "plain", "low"]
+        await harness.service.execute(ADA, StartTask(names[-1], "http"), None)
+    await harness.service.execute(ADA, UpdateTask(names[-1], priority=9), None)
+    await harness.run_due("queued", names[-1], after_ms=0)
+    await resume(harness)
+    await wait_until(lambda: len(harness.peer.texts) == 4, 10, "all were sent")
+    assert harness.peer.texts == ["promoted", "high", "plain", "low"]
 
 
-async def test_lost_queue_is_rebuilt_from_due_rows(house: House) -> None:
-    await pause(house)
-    sent = [await house.send(text) for text in ("one", "two", "three")]
-    while await house.store.queues.take("echo") is not None:
+async def test_lost_queue_is_rebuilt_from_due_rows(harness: Harness) -> None:
+    await pause(harness)
+    sent = [await harness.send(text) for text in ("one", "two", "three")]
+    while await harness.store.queues.take("echo") is not None:
         pass
     for accepted in reversed(sent):
-        await house.come_due("queued", accepted.task_id, after_ms=0)
-    await resume(house)
+        await harness.run_due("queued", accepted.task_id, after_ms=0)
+    await resume(harness)
     for accepted in sent:
-        await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["one", "two", "three"]
+        await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["one", "two", "three"]
 
 
-async def test_task_missing_in_the_queue_is_found_by_its_due_row(house: House) -> None:
+async def test_task_missing_in_the_queue_is_found_by_its_due_row(harness: Harness) -> None:
     """Stored as queued, but missing in the queue: the due row of the task finds it."""
-    await pause(house)
-    accepted = await house.send("hello")
-    await house.store.queues.drop("echo", accepted.task_id)
-    await resume(house)
-    await house.come_due("queued", accepted.task_id, after_ms=0)
-    await house.until(accepted, Status.COMPLETED)
+    await pause(harness)
+    accepted = await harness.send("hello")
+    await harness.store.queues.drop("echo", accepted.task_id)
+    await resume(harness)
+    await harness.run_due("queued", accepted.task_id, after_ms=0)
+    await harness.until(accepted, Status.COMPLETED)
 
 
-async def test_draining_agent_refuses_new_messages_and_keeps_waiting_ones(house: House) -> None:
-    await pause(house)
-    waits = await house.send("waits")
-    changed = await house.service.execute(OWNER, DrainAgent("echo", "it goes"), None)
+async def test_draining_agent_refuses_new_messages_and_keeps_waiting_ones(harness: Harness) -> None:
+    await pause(harness)
+    waits = await harness.send("waits")
+    changed = await harness.service.execute(OWNER, DrainAgent("echo", "it goes"), None)
     assert cast("AgentChanged", changed).state == "draining"
     with pytest.raises(PeerUnavailable, match="takes no new work") as refused:
-        await house.send("new")
+        await harness.send("new")
     assert refused.value.retry_after_s
-    assert (await house.record(waits)).status is Status.QUEUED
-    await resume(house)
-    await house.until(waits, Status.COMPLETED)
-    assert house.peer.texts == ["waits"]
+    assert (await harness.record(waits)).status is Status.QUEUED
+    await resume(harness)
+    await harness.until(waits, Status.COMPLETED)
+    assert harness.peer.texts == ["waits"]
 
 
-async def test_pause_of_an_unknown_agent_and_by_a_stranger_are_refused(house: House) -> None:
+async def test_pause_of_an_unknown_agent_and_by_a_stranger_are_refused(harness: Harness) -> None:
     with pytest.raises(NotFound):
-        await house.service.execute(OWNER, PauseAgent("nobody"), None)
+        await harness.service.execute(OWNER, PauseAgent("nobody"), None)
     stranger = Principal("eve", tenant="elsewhere", kind="person", scopes=frozenset(AccessScope))
     with pytest.raises(Forbidden):
-        await house.service.execute(stranger, PauseAgent("echo"), None)
-    assert house.parts.queues.admission.pauses.find("echo") is None
+        await harness.service.execute(stranger, PauseAgent("echo"), None)
+    assert harness.parts.queues.admission.pauses.find("echo") is None
 
 
-async def test_repeated_pause_is_one_fact(house: House) -> None:
+async def test_repeated_pause_is_one_fact(harness: Harness) -> None:
     for _ in range(3):
-        await pause(house, reason="lunch")
-    first = await house.service.execute(OWNER, ResumeAgent("echo"), "key")
-    await pause(house)
-    again = await house.service.execute(OWNER, ResumeAgent("echo"), "key")
+        await pause(harness, reason="lunch")
+    first = await harness.service.execute(OWNER, ResumeAgent("echo"), "key")
+    await pause(harness)
+    again = await harness.service.execute(OWNER, ResumeAgent("echo"), "key")
     assert not cast("AgentChanged", first).repeated
     assert cast("AgentChanged", again).repeated
     assert cast("AgentChanged", again).state == "paused"
-    home = await house.entries(OWNER.home_session)
+    home = await harness.entries(OWNER.home_session)
     assert [entry.type for entry in home].count(LimitChanged.type) == 3
 
 
-async def test_routing_excludes_a_paused_agent_with_a_reason(street: House) -> None:
+async def test_routing_excludes_a_paused_agent_with_a_reason(street: Harness) -> None:
     await pause(street, "echo")
     accepted = await street.send("hello", agent="passerelle")
     await street.until(accepted, Status.COMPLETED)
@@ -429,33 +433,33 @@ async def test_routing_excludes_a_paused_agent_with_a_reason(street: House) -> N
     assert not [one for one in payloads if isinstance(one, FallbackApplied)]
 
 
-async def test_callers_of_a_resumed_agent_take_turns(house: House) -> None:
+async def test_callers_of_a_resumed_agent_take_turns(harness: Harness) -> None:
     """A caller with many waiting messages does not delay another caller's."""
-    await pause(house)
-    sent = [await house.send(f"ada {number}") for number in range(6)]
-    sent += [await house.send(f"bob {number}", who=BOB) for number in range(2)]
-    await resume(house)
+    await pause(harness)
+    sent = [await harness.send(f"ada {number}") for number in range(6)]
+    sent += [await harness.send(f"bob {number}", who=BOB) for number in range(2)]
+    await resume(harness)
     for accepted in sent:
-        await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts[:4] == ["ada 0", "bob 0", "ada 1", "bob 1"]
+        await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts[:4] == ["ada 0", "bob 0", "ada 1", "bob 1"]
 
 
-async def test_agent_that_is_not_paused_costs_no_queue_call(house: House) -> None:
+async def test_agent_that_is_not_paused_costs_no_queue_call(harness: Harness) -> None:
     """Sending checks memory only."""
     calls: list[str] = []
-    store = house.parts.queues.store
+    store = harness.parts.queues.store
 
     class CountingQueues:
         def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
             calls.append(name)
             return cast("Callable[..., Awaitable[object]]", getattr(store, name))
 
-    house.parts.queues.store = cast("QueueStore", CountingQueues())
+    harness.parts.queues.store = cast("QueueStore", CountingQueues())
     accepted: TurnAccepted
     for _ in range(3):
-        accepted, _ = await house.talk("hello")
-        await house.until(accepted, Status.COMPLETED)
+        accepted, _ = await harness.talk("hello")
+        await harness.until(accepted, Status.COMPLETED)
     assert calls == []
-    await pause(house)
-    house.parts.queues.store = store
+    await pause(harness)
+    harness.parts.queues.store = store
     await asyncio.sleep(0)

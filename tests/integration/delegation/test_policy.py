@@ -13,7 +13,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Effect, Rule, make_policy
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -57,14 +57,14 @@ def read_answer(message: JsonObject) -> JsonObject:
     ("effect", "option", "state"), [("allow", "yes", "allowed"), ("deny", "no", "rejected")]
 )
 async def test_rule_answers_the_agent_without_a_person(
-    house: House, effect: Effect, option: str, state: str
+    harness: Harness, effect: Effect, option: str, state: str
 ) -> None:
-    house.rules = make_policy((rule("pay", effect),))
-    accepted = await house.send(asks("pay"))
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 2
-    assert read_answer(house.peer.messages[1])["option_id"] == option
-    events = await house.events(accepted)
+    harness.rules = make_policy((rule("pay", effect),))
+    accepted = await harness.send(asks("pay"))
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 2
+    assert read_answer(harness.peer.messages[1])["option_id"] == option
+    events = await harness.events(accepted)
     payloads = [event.fact.payload for event in events]
     [evaluated] = [one for one in payloads if isinstance(one, PermissionEvaluated) and one.rules]
     [resolved] = [one for one in payloads if isinstance(one, ActionResolved)]
@@ -74,79 +74,79 @@ async def test_rule_answers_the_agent_without_a_person(
     assert "task.waiting" not in [event.type for event in events]
 
 
-async def test_asking_rule_or_no_rule_leaves_the_decision_to_a_person(house: House) -> None:
-    house.rules = make_policy((rule("pay", "allow"), rule("pay", "ask"), rule("look", "allow")))
-    accepted, _ = await house.talk(asks("pay"))
-    record = await house.record(accepted)
+async def test_asking_rule_or_no_rule_leaves_the_decision_to_a_person(harness: Harness) -> None:
+    harness.rules = make_policy((rule("pay", "allow"), rule("pay", "ask"), rule("look", "allow")))
+    accepted, _ = await harness.talk(asks("pay"))
+    record = await harness.record(accepted)
     assert (record.status, len(record.open_actions)) == (Status.WAITING_INPUT, 1)
-    assert len(house.peer.messages) == 1
+    assert len(harness.peer.messages) == 1
 
 
-async def test_rule_does_not_choose_an_option_that_is_not_offered(house: House) -> None:
+async def test_rule_does_not_choose_an_option_that_is_not_offered(harness: Harness) -> None:
     """A truncated list of options would mislead, so a request with too many options can only be cancelled."""
-    house.rules = make_policy((rule("pay", "allow"),))
+    harness.rules = make_policy((rule("pay", "allow"),))
     many = [{"option_id": f"o{n}", "name": "Allow", "kind": "allow_once"} for n in range(7)]
     asked = orjson.dumps({PERMISSION: form("pay") | {"options": many}}).decode()
-    accepted, _ = await house.talk(f"ask-data {asked}")
-    assert (await house.record(accepted)).status is Status.WAITING_INPUT
-    options = cast("list[JsonObject]", (await house.question(accepted))["options"])
+    accepted, _ = await harness.talk(f"ask-data {asked}")
+    assert (await harness.record(accepted)).status is Status.WAITING_INPUT
+    options = cast("list[JsonObject]", (await harness.question(accepted))["options"])
     assert [option["kind"] for option in options] == ["cancel"]
 
 
 async def test_changed_rules_apply_to_later_requests_only(
-    house: House,
+    harness: Harness,
 ) -> None:
-    first, _ = await house.talk(asks("pay"))
-    view = await house.question(first)
-    house.rules = make_policy((rule("pay", "deny"),))
-    second = await house.send(asks("pay"))
-    await house.until(second, Status.COMPLETED)
-    assert read_answer(house.peer.messages[-1])["option_id"] == "no"
-    again = await house.question(first)
+    first, _ = await harness.talk(asks("pay"))
+    view = await harness.question(first)
+    harness.rules = make_policy((rule("pay", "deny"),))
+    second = await harness.send(asks("pay"))
+    await harness.until(second, Status.COMPLETED)
+    assert read_answer(harness.peer.messages[-1])["option_id"] == "no"
+    again = await harness.question(first)
     assert (again["state"], again["digest"]) == ("pending", view["digest"])
-    await house.respond(again, option_id="yes")
-    await house.until(first, Status.COMPLETED)
-    assert read_answer(house.peer.messages[-1])["option_id"] == "yes"
+    await harness.respond(again, option_id="yes")
+    await harness.until(first, Status.COMPLETED)
+    assert read_answer(harness.peer.messages[-1])["option_id"] == "yes"
 
 
 async def test_of_two_requests_in_one_pause_a_person_decides_the_one_without_a_rule(
-    house: House,
+    harness: Harness,
 ) -> None:
     """One message answers the pause, so the decision of the rule waits for the person's."""
-    house.rules = make_policy((rule("look", "allow"),))
+    harness.rules = make_policy((rule("look", "allow"),))
     both = [{"data": {PERMISSION: form("look", "a-1")}}, {"data": {PERMISSION: form("pay", "a-2")}}]
 
     async def ask_both(turn: Turn) -> None:
         await turn.status("INPUT_REQUIRED", "Two things.", cast("list[Json]", both))
 
-    house.peer.next(ask_both)
-    accepted, _ = await house.talk("both")
-    record = await house.record(accepted)
+    harness.peer.next(ask_both)
+    accepted, _ = await harness.talk("both")
+    record = await harness.record(accepted)
     assert len(record.open_actions) == 1
-    view = await house.question(accepted)
-    await house.respond(view, option_id="no")
-    await house.until(accepted, Status.COMPLETED)
-    parts = cast("list[JsonObject]", house.peer.messages[1]["parts"])
+    view = await harness.question(accepted)
+    await harness.respond(view, option_id="no")
+    await harness.until(accepted, Status.COMPLETED)
+    parts = cast("list[JsonObject]", harness.peer.messages[1]["parts"])
     forms = [cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION]) for part in parts]
     assert {str(one["action_id"]): one["option_id"] for one in forms} == {"a-1": "yes", "a-2": "no"}
 
 
 async def test_unattended_mode_rejects_permissions_and_cancels_requests_for_input(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.rules = make_policy(mode="no_ask")
-    permission = await house.send(asks("pay"))
-    await house.until(permission, Status.COMPLETED)
-    assert read_answer(house.peer.messages[-1])["option_id"] == "no"
-    input_request = await house.send("ask Which colour?")
-    await house.until(input_request, Status.CANCELLED)
+    harness.rules = make_policy(mode="no_ask")
+    permission = await harness.send(asks("pay"))
+    await harness.until(permission, Status.COMPLETED)
+    assert read_answer(harness.peer.messages[-1])["option_id"] == "no"
+    input_request = await harness.send("ask Which colour?")
+    await harness.until(input_request, Status.CANCELLED)
 
 
 @pytest.mark.requirement("DLV-2")
 @pytest.mark.parametrize("effect", ["allow", "deny"])
-async def test_refused_answer_of_a_rule_is_not_repeated(house: House, effect: Effect) -> None:
+async def test_refused_answer_of_a_rule_is_not_repeated(harness: Harness, effect: Effect) -> None:
     """The rule would decide the same again, so the task fails with the agent's message and is cancelled there."""
-    house.rules = make_policy((rule("pay", effect),))
+    harness.rules = make_policy((rule("pay", effect),))
     asked = asks("pay")
 
     async def ask(turn: Turn) -> None:
@@ -156,12 +156,12 @@ async def test_refused_answer_of_a_rule_is_not_repeated(house: House, effect: Ef
     async def refuse(turn: Turn) -> None:
         await turn.refuse(-32602, "that is no answer")
 
-    house.peer.next(ask, refuse)
-    accepted = await house.send(asked)
-    record = await house.until(accepted, Status.FAILED)
-    assert len(house.peer.messages) == 2
+    harness.peer.next(ask, refuse)
+    accepted = await harness.send(asked)
+    record = await harness.until(accepted, Status.FAILED)
+    assert len(harness.peer.messages) == 2
     error = record.attempts[-1].last_error
     assert error is not None
     assert error.message.endswith("that is no answer")
     assert record.open_actions == ()
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent has the cancel")
+    await wait_until(lambda: harness.peer.count("CancelTask") == 1, 15, "the agent has the cancel")

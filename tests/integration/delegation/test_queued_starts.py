@@ -13,82 +13,84 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import CreateTask, StartTask, TaskChanged
 from passerelle.core.task.status import Status
 from tests.integration.delegation.test_turn_queue import begin, follow, list_queue
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def read(house: House, task_id: str) -> TaskRecord:
-    record = await house.parts.dispatch.read_task(task_id)
+async def read(harness: Harness, task_id: str) -> TaskRecord:
+    record = await harness.parts.dispatch.read_task(task_id)
     assert record is not None
     return record
 
 
-async def queue_for_agent(house: House) -> str:
+async def queue_for_agent(harness: Harness) -> str:
     """A task that was started while its agent is paused; returns its id."""
-    await house.service.execute(OWNER, PauseAgent("echo"), None)
-    created = await house.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
+    await harness.service.execute(OWNER, PauseAgent("echo"), None)
+    created = await harness.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
-    await house.service.execute(ADA, StartTask(task_id, "http"), None)
+    await harness.service.execute(ADA, StartTask(task_id, "http"), None)
     return task_id
 
 
-async def finish(house: House, task_id: str) -> None:
-    await house.service.execute(OWNER, ResumeAgent("echo"), None)
+async def finish(harness: Harness, task_id: str) -> None:
+    await harness.service.execute(OWNER, ResumeAgent("echo"), None)
 
     async def is_done() -> bool:
-        return (await read(house, task_id)).status is Status.COMPLETED
+        return (await read(harness, task_id)).status is Status.COMPLETED
 
     await wait_until(is_done, 10, "it is done")
-    assert house.peer.texts == ["dig a hole"]
+    assert harness.peer.texts == ["dig a hole"]
 
 
-async def test_task_queued_for_its_agent_is_not_started_again(house: House) -> None:
-    task_id = await queue_for_agent(house)
-    before = await read(house, task_id)
+async def test_task_queued_for_its_agent_is_not_started_again(harness: Harness) -> None:
+    task_id = await queue_for_agent(harness)
+    before = await read(harness, task_id)
     with pytest.raises(UnsupportedOperation, match="queued"):
-        await house.service.execute(ADA, StartTask(task_id, "http"), None)
-    assert await read(house, task_id) == before
-    await finish(house, task_id)
-    types = [one.type for one in await house.entries(before.session_id)]
+        await harness.service.execute(ADA, StartTask(task_id, "http"), None)
+    assert await read(harness, task_id) == before
+    await finish(harness, task_id)
+    types = [one.type for one in await harness.entries(before.session_id)]
     assert types.count("turn.submitted") == 1
 
 
-async def test_task_queued_for_its_agent_is_not_started_without_a_cached_card(house: House) -> None:
-    task_id = await queue_for_agent(house)
-    config = house.registry.find("echo").config
-    house.registry.replace([])
-    house.registry.replace([config])
-    assert house.registry.peek("echo") is None
+async def test_task_queued_for_its_agent_is_not_started_without_a_cached_card(
+    harness: Harness,
+) -> None:
+    task_id = await queue_for_agent(harness)
+    config = harness.registry.find("echo").config
+    harness.registry.replace([])
+    harness.registry.replace([config])
+    assert harness.registry.peek("echo") is None
     with pytest.raises(UnsupportedOperation, match="queued"):
-        await house.service.execute(ADA, StartTask(task_id, "http"), None)
-    assert (await read(house, task_id)).status is Status.QUEUED
-    await finish(house, task_id)
+        await harness.service.execute(ADA, StartTask(task_id, "http"), None)
+    assert (await read(harness, task_id)).status is Status.QUEUED
+    await finish(harness, task_id)
 
 
-async def test_turn_queued_for_its_context_is_not_started(house: House) -> None:
-    first = await begin(house)
-    turn = await follow(house, first, "later")
+async def test_turn_queued_for_its_context_is_not_started(harness: Harness) -> None:
+    first = await begin(harness)
+    turn = await follow(harness, first, "later")
     with pytest.raises(UnsupportedOperation, match="queued"):
-        await house.service.execute(ADA, StartTask(turn.task_id, "http"), None)
-    assert await list_queue(house, first) == [turn.turn_id]
-    house.peer.release_all()
-    await house.until(turn, Status.COMPLETED)
-    assert house.peer.texts == ["first", "later"]
+        await harness.service.execute(ADA, StartTask(turn.task_id, "http"), None)
+    assert await list_queue(harness, first) == [turn.turn_id]
+    harness.peer.release_all()
+    await harness.until(turn, Status.COMPLETED)
+    assert harness.peer.texts == ["first", "later"]
 
 
-async def test_of_two_concurrent_starts_one_queues_the_task(house: House) -> None:
+async def test_of_two_concurrent_starts_one_queues_the_task(harness: Harness) -> None:
     """The losing start has read the task before the other wrote it, and decides again."""
-    await house.service.execute(OWNER, PauseAgent("echo"), None)
-    created = await house.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
+    await harness.service.execute(OWNER, PauseAgent("echo"), None)
+    created = await harness.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
 
     async def start_first(_batch: object) -> None:
-        house.log.before_append = None
-        await house.service.execute(ADA, StartTask(task_id, "http"), None)
+        harness.log.before_append = None
+        await harness.service.execute(ADA, StartTask(task_id, "http"), None)
 
-    house.log.before_append = start_first
+    harness.log.before_append = start_first
     with pytest.raises(UnsupportedOperation, match="queued"):
-        await house.service.execute(ADA, StartTask(task_id, "http"), None)
-    await finish(house, task_id)
+        await harness.service.execute(ADA, StartTask(task_id, "http"), None)
+    await finish(harness, task_id)

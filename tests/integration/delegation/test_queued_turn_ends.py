@@ -10,68 +10,68 @@ from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.status import Status
 from tests.integration.delegation.test_turn_queue import begin, follow, list_changes, list_queue
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def count_waiting(house: House, first: TurnAccepted) -> int:
+async def count_waiting(harness: Harness, first: TurnAccepted) -> int:
     """The number of queued turns in the record of the context."""
     ref = EntityRef(EntityKind.THREAD, first.thread_id)
-    record = (await house.parts.writes.load([ref]))[ref].record
+    record = (await harness.parts.writes.load([ref]))[ref].record
     assert isinstance(record, ThreadRecord)
     return record.waiting_turns
 
 
 @pytest.mark.parametrize("policy", ["reject", "queue"])
 async def test_context_is_idle_after_its_queued_turn_was_cancelled(
-    house: House, policy: str
+    harness: Harness, policy: str
 ) -> None:
-    first = await begin(house)
-    turn = await follow(house, first, "never")
-    await house.service.execute(ADA, CancelTask(turn.task_id), None)
-    await house.until(turn, Status.CANCELLED)
+    first = await begin(harness)
+    turn = await follow(harness, first, "never")
+    await harness.service.execute(ADA, CancelTask(turn.task_id), None)
+    await harness.until(turn, Status.CANCELLED)
     with pytest.raises(UnsupportedOperation, match="in progress"):
-        await follow(house, first, "too early", "reject")
-    house.peer.release_all()
-    await house.until(first, Status.COMPLETED)
-    further = await follow(house, first, "further", "reject" if policy == "reject" else "queue")
+        await follow(harness, first, "too early", "reject")
+    harness.peer.release_all()
+    await harness.until(first, Status.COMPLETED)
+    further = await follow(harness, first, "further", "reject" if policy == "reject" else "queue")
     assert further.position is None, "it does not wait"
-    await house.until(further, Status.COMPLETED)
-    assert house.peer.texts == ["first", "further"]
+    await harness.until(further, Status.COMPLETED)
+    assert harness.peer.texts == ["first", "further"]
 
 
-async def test_due_row_of_a_cancelled_turn_records_the_shorter_queue(house: House) -> None:
-    first = await begin(house)
-    turns = [await follow(house, first, f"turn {number}") for number in range(2)]
-    await house.service.execute(ADA, CancelTask(turns[0].task_id), None)
-    await house.until(turns[0], Status.CANCELLED)
-    assert await list_queue(house, first) == [turns[1].turn_id]
+async def test_due_row_of_a_cancelled_turn_records_the_shorter_queue(harness: Harness) -> None:
+    first = await begin(harness)
+    turns = [await follow(harness, first, f"turn {number}") for number in range(2)]
+    await harness.service.execute(ADA, CancelTask(turns[0].task_id), None)
+    await harness.until(turns[0], Status.CANCELLED)
+    assert await list_queue(harness, first) == [turns[1].turn_id]
     for _ in range(2):
-        await house.come_due("queued", turns[0].task_id, after_ms=0)
-    assert await count_waiting(house, first) == 1
+        await harness.run_due("queued", turns[0].task_id, after_ms=0)
+    assert await count_waiting(harness, first) == 1
     left = (turns[1].turn_id,)
-    assert (await list_changes(house, first))[2:] == [("removed", left)]
-    house.peer.release_all()
-    await house.until(turns[1], Status.COMPLETED)
-    assert await count_waiting(house, first) == 0
+    assert (await list_changes(harness, first))[2:] == [("removed", left)]
+    harness.peer.release_all()
+    await harness.until(turns[1], Status.COMPLETED)
+    assert await count_waiting(harness, first) == 0
 
 
-async def test_turn_of_a_removed_agent_leaves_the_queue_when_it_fails(house: House) -> None:
-    first = await begin(house)
-    turns = [await follow(house, first, f"turn {number}") for number in range(2)]
-    house.registry.replace([])
-    house.peer.release_all()
+async def test_turn_of_a_removed_agent_leaves_the_queue_when_it_fails(harness: Harness) -> None:
+    first = await begin(harness)
+    turns = [await follow(harness, first, f"turn {number}") for number in range(2)]
+    harness.registry.replace([])
+    harness.peer.release_all()
     for turn in turns:
-        record = await house.until(turn, Status.FAILED)
+        record = await harness.until(turn, Status.FAILED)
         assert record.last_error is not None
         assert record.last_error.code == "peer_gone"
-    assert await count_waiting(house, first) == 0
-    changes = (await list_changes(house, first))[2:]
+    assert await count_waiting(harness, first) == 0
+    changes = (await list_changes(harness, first))[2:]
     assert changes == [("removed", (turns[1].turn_id,)), ("removed", ())]
 
     async def is_empty() -> bool:
-        return await house.store.queues.count([f"thread:{first.thread_id}"]) == [0]
+        return await harness.store.queues.count([f"thread:{first.thread_id}"]) == [0]
 
     await wait_until(is_empty, 10, "the queue is empty")

@@ -23,14 +23,14 @@ from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.integration.delegation.test_turn_queue import begin, follow
-from tests.support.house import ADA, BOB
+from tests.support.harness import ADA, BOB
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.session.requests import TurnQueueQuery
     from passerelle.core.task.requests import TaskChanged
-    from tests.support.house import House
+    from tests.support.harness import Harness
 
 pytestmark = pytest.mark.anyio
 
@@ -43,43 +43,43 @@ OTHER_ASKS: Final = make_policy(
 )
 
 
-async def read_queue(house: House, thread_id: str) -> dict[str, Any]:
+async def read_queue(harness: Harness, thread_id: str) -> dict[str, Any]:
     """Reads the queue of a thread; checks that the thread model contains the same."""
     query: TurnQueueQuery = GetTurnQueue(thread_id)
-    queue = cast("dict[str, Any]", await house.service.read(ADA, query))
-    thread = cast("dict[str, Any]", await house.service.read(ADA, GetThread(thread_id)))
+    queue = cast("dict[str, Any]", await harness.service.read(ADA, query))
+    thread = cast("dict[str, Any]", await harness.service.read(ADA, GetThread(thread_id)))
     for member in ("turns", "gated"):
         assert thread["queue"].get(member, []) == queue.get(member, [])
     return queue
 
 
 async def send_to(
-    house: House, first: TurnAccepted, agent: str, text: str, policy: QueuePolicy | None = None
+    harness: Harness, first: TurnAccepted, agent: str, text: str, policy: QueuePolicy | None = None
 ) -> TurnAccepted:
     """Sends a further message of a context to the given agent."""
     command = SubmitTurn(
         agent,
-        {**house.message(text), "contextId": first.context_id},
+        {**harness.message(text), "contextId": first.context_id},
         "http",
         "none",
         context_id=first.context_id,
         when_busy=policy,
     )
-    return cast("TurnAccepted", await house.service.execute(ADA, command, None))
+    return cast("TurnAccepted", await harness.service.execute(ADA, command, None))
 
 
-async def await_gate(house: House, accepted: TurnAccepted) -> str:
+async def await_gate(harness: Harness, accepted: TurnAccepted) -> str:
     """Waits for the gate of a turn; returns its approval id."""
-    record = await house.until(accepted, Status.WAITING_PERMISSION)
+    record = await harness.until(accepted, Status.WAITING_PERMISSION)
     (action,) = record.open_actions
     return action
 
 
 @pytest.mark.requirement("CF-2", "SNAP-4")
-async def test_turns_of_a_busy_thread_name_the_turns_before_them(house: House) -> None:
-    first = await begin(house)
-    one, two = [await follow(house, first, f"turn {number}") for number in range(2)]
-    queue = await read_queue(house, first.thread_id)
+async def test_turns_of_a_busy_thread_name_the_turns_before_them(harness: Harness) -> None:
+    first = await begin(harness)
+    one, two = [await follow(harness, first, f"turn {number}") for number in range(2)]
+    queue = await read_queue(harness, first.thread_id)
     assert {turn["status"] for turn in queue["turns"]} == {"queued"}
     assert [(turn["turnId"], turn["behind"]) for turn in queue["turns"]] == [
         (one.turn_id, [first.turn_id]),
@@ -88,37 +88,37 @@ async def test_turns_of_a_busy_thread_name_the_turns_before_them(house: House) -
     for turn in queue["turns"]:
         assert "another message of this context is in progress" in turn["reason"]
     assert queue.get("gated", []) == []
-    promoted = await house.service.execute(
+    promoted = await harness.service.execute(
         ADA, PromoteQueuedTurn(first.thread_id, two.turn_id), None
     )
     assert [(turn.turn_id, turn.behind) for turn in cast("TurnQueue", promoted).turns] == [
         (two.turn_id, (first.turn_id,)),
         (one.turn_id, (two.turn_id,)),
     ]
-    await house.service.execute(ADA, RemoveQueuedTurn(first.thread_id, two.turn_id), None)
-    (left,) = (await read_queue(house, first.thread_id))["turns"]
+    await harness.service.execute(ADA, RemoveQueuedTurn(first.thread_id, two.turn_id), None)
+    (left,) = (await read_queue(harness, first.thread_id))["turns"]
     assert (left["turnId"], left["behind"]) == (one.turn_id, [first.turn_id])
-    house.peer.release_all()
-    await house.until(one, Status.COMPLETED)
-    assert (await read_queue(house, first.thread_id)).get("turns", []) == []
+    harness.peer.release_all()
+    await harness.until(one, Status.COMPLETED)
+    assert (await read_queue(harness, first.thread_id)).get("turns", []) == []
 
 
 @pytest.mark.requirement("CF-2")
-async def test_turn_of_another_owner_in_the_queue_is_not_named(house: House) -> None:
-    first = await begin(house)
-    given, mine = [await follow(house, first, f"turn {number}") for number in range(2)]
-    await house.service.execute(ADA, GiveTask(given.task_id, BOB.id), None)
-    (left,) = (await read_queue(house, first.thread_id))["turns"]
+async def test_turn_of_another_owner_in_the_queue_is_not_named(harness: Harness) -> None:
+    first = await begin(harness)
+    given, mine = [await follow(harness, first, f"turn {number}") for number in range(2)]
+    await harness.service.execute(ADA, GiveTask(given.task_id, BOB.id), None)
+    (left,) = (await read_queue(harness, first.thread_id))["turns"]
     assert (left["turnId"], left["position"], left.get("behind", [])) == (mine.turn_id, 2, [])
     assert given.turn_id not in str(left)
-    house.peer.release_all()
-    await house.until(mine, Status.COMPLETED)
+    harness.peer.release_all()
+    await harness.until(mine, Status.COMPLETED)
 
 
 @pytest.mark.requirement("CF-2", "SNAP-4")
 @pytest.mark.parametrize("policy", ["parallel", "queue"])
 async def test_gated_turns_are_queued_with_their_rule_and_approval(
-    street: House, policy: QueuePolicy
+    street: Harness, policy: QueuePolicy
 ) -> None:
     street.rules = OTHER_ASKS
     first = await street.send("open it", agent="other", wait="none")
@@ -158,7 +158,7 @@ async def test_gated_turns_are_queued_with_their_rule_and_approval(
 
 
 @pytest.mark.requirement("CF-2")
-async def test_queue_lists_gated_and_running_and_queued_turns(street: House) -> None:
+async def test_queue_lists_gated_and_running_and_queued_turns(street: Harness) -> None:
     street.rules = OTHER_ASKS
     first = await begin(street)
     gated = await send_to(street, first, "other", "open it", "parallel")
@@ -184,7 +184,7 @@ async def test_queue_lists_gated_and_running_and_queued_turns(street: House) -> 
 
 @pytest.mark.requirement("CF-2")
 async def test_agents_request_and_gate_of_another_thread_are_not_listed_as_gates(
-    street: House,
+    street: Harness,
 ) -> None:
     street.rules = OTHER_ASKS
     asking = await street.send("ask which?", wait="none")
@@ -198,7 +198,7 @@ async def test_agents_request_and_gate_of_another_thread_are_not_listed_as_gates
 
 
 @pytest.mark.requirement("TR-6", "CF-2")
-async def test_turn_of_a_task_hidden_from_the_reader_is_not_listed(street: House) -> None:
+async def test_turn_of_a_task_hidden_from_the_reader_is_not_listed(street: Harness) -> None:
     """The reason of a gated turn quotes the message."""
     street.rules = OTHER_ASKS
     first = await begin(street)

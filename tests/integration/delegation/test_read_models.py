@@ -17,28 +17,28 @@ from passerelle.core.commands import (
 from passerelle.core.session.requests import GetTurnQueue
 from passerelle.core.task.status import Status
 from tests.integration.delegation.test_turn_queue import follow
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 
 pytestmark = pytest.mark.anyio
 
 
-async def read_model(house: House, accepted: TurnAccepted, model: TaskModel) -> Any:  # noqa: ANN401  a JSON object, read by its members
-    return await house.service.read(ADA, GetTaskModel(accepted.facade, model))
+async def read_model(harness: Harness, accepted: TurnAccepted, model: TaskModel) -> Any:  # noqa: ANN401  a JSON object, read by its members
+    return await harness.service.read(ADA, GetTaskModel(accepted.facade, model))
 
 
-async def read_session(house: House, accepted: TurnAccepted, **window: int) -> Any:  # noqa: ANN401  a JSON object
-    return await house.service.read(ADA, GetSession(accepted.session_id, **window))
+async def read_session(harness: Harness, accepted: TurnAccepted, **window: int) -> Any:  # noqa: ANN401  a JSON object
+    return await harness.service.read(ADA, GetSession(accepted.session_id, **window))
 
 
 @pytest.mark.requirement("SNAP-1", "VAL-7")
 async def test_session_returns_its_newest_window_and_a_cursor_to_the_previous(
-    house: House,
+    harness: Harness,
 ) -> None:
-    first, _ = await house.talk("chunks 3")
+    first, _ = await harness.talk("chunks 3")
     for text in ("two", "three"):
-        await house.hear(await house.send(text, context_id=first.context_id))
-    whole = await read_session(house, first)
-    head = len(await house.entries(first.session_id))
+        await harness.await_answer(await harness.send(text, context_id=first.context_id))
+    whole = await read_session(harness, first)
+    head = len(await harness.entries(first.session_id))
     assert (whole["sequence"], whole["history"]["first"]) == (head, 1)
     assert whole["cursor"].split(".")[1] == str(head)
     assert whole["marks"]["title"]["state"] == "not_applicable"
@@ -49,7 +49,7 @@ async def test_session_returns_its_newest_window_and_a_cursor_to_the_previous(
     items: list[Any] = []
     before: dict[str, int] = {}
     while True:
-        page = (await read_session(house, first, limit=7, **before))["history"]
+        page = (await read_session(harness, first, limit=7, **before))["history"]
         assert page["last"] - page["first"] < 7
         items = [*page["items"], *items]
         if "before" not in page:
@@ -61,13 +61,13 @@ async def test_session_returns_its_newest_window_and_a_cursor_to_the_previous(
 
 @pytest.mark.requirement("SNAP-2", "SNAP-4", "SNAP-18")
 async def test_thread_lists_pending_approval_and_failure_and_marks_an_empty_queue(
-    house: House,
+    harness: Harness,
 ) -> None:
-    failed, _ = await house.talk("fail")
-    asking = await house.send("ask", context_id=failed.context_id)
-    await house.until(asking, Status.WAITING_INPUT)
-    thread = cast("Any", await house.service.read(ADA, GetThread(asking.thread_id)))
-    record = await house.record(asking)
+    failed, _ = await harness.talk("fail")
+    asking = await harness.send("ask", context_id=failed.context_id)
+    await harness.until(asking, Status.WAITING_INPUT)
+    thread = cast("Any", await harness.service.read(ADA, GetThread(asking.thread_id)))
+    record = await harness.record(asking)
     (pending,) = thread["pending"]
     assert pending["taskId"] == asking.facade
     assert pending["actions"] == list(record.open_actions)
@@ -76,23 +76,23 @@ async def test_thread_lists_pending_approval_and_failure_and_marks_an_empty_queu
     assert thread["diagnostics"]["openTasks"] == 1
     assert thread["queue"]["turns"] == []
     assert thread["queue"]["marks"]["turns"]["state"] == "not_applicable"
-    tasks = cast("Any", await house.service.read(ADA, GetSessionTasks(asking.session_id)))
+    tasks = cast("Any", await harness.service.read(ADA, GetSessionTasks(asking.session_id)))
     assert [one["actions"] for one in tasks["blocked"]] == [list(record.open_actions)]
 
 
 @pytest.mark.requirement("SNAP-2", "SNAP-4")
-async def test_thread_lists_pending_approval_and_failure_and_queued_turns(house: House) -> None:
-    failed, _ = await house.talk("fail")
-    asking = await house.send("ask", context_id=failed.context_id)
-    await house.until(asking, Status.WAITING_INPUT)
+async def test_thread_lists_pending_approval_and_failure_and_queued_turns(harness: Harness) -> None:
+    failed, _ = await harness.talk("fail")
+    asking = await harness.send("ask", context_id=failed.context_id)
+    await harness.until(asking, Status.WAITING_INPUT)
     # A task that waits for input does not block its context: the next turn begins, and the turns after it wait.
-    active = await follow(house, asking, "silent")
-    await house.until(active, Status.QUEUED)
-    first, second = [await follow(house, asking, text) for text in ("echo one", "echo two")]
+    active = await follow(harness, asking, "silent")
+    await harness.until(active, Status.QUEUED)
+    first, second = [await follow(harness, asking, text) for text in ("echo one", "echo two")]
     for restarted in (False, True):
         if restarted:
-            await house.restart()
-        thread = cast("Any", await house.service.read(ADA, GetThread(asking.thread_id)))
+            await harness.restart()
+        thread = cast("Any", await harness.service.read(ADA, GetThread(asking.thread_id)))
         (pending,) = thread["pending"]
         assert pending["taskId"] == asking.facade
         assert {incident["taskId"] for incident in thread["incidents"]} == {failed.facade}
@@ -108,5 +108,5 @@ async def test_thread_lists_pending_approval_and_failure_and_queued_turns(house:
             ("echo", "waiting")
         }
         assert "marks" not in queue or not queue["marks"]
-        shown = cast("Any", await house.service.read(ADA, GetTurnQueue(asking.thread_id)))
+        shown = cast("Any", await harness.service.read(ADA, GetTurnQueue(asking.thread_id)))
         assert shown["turns"] == queue["turns"]

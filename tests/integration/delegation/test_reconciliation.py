@@ -23,7 +23,7 @@ from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.delegation.runs.run import Run
 from passerelle.runtime.records.writes import AppendOptions, Written
 from tests.integration.delegation.test_endings import state_of
-from tests.support.house import House, task_of
+from tests.support.harness import Harness, task_of
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -40,248 +40,250 @@ async def drop_connection(turn: Turn) -> None:
     await turn.drop()
 
 
-async def until_known(house: House, accepted: TurnAccepted, habit: str) -> None:
+async def until_known(harness: Harness, accepted: TurnAccepted, habit: str) -> None:
     """Waits until a behaviour of the agent is stored."""
-    worker = (await house.record(accepted)).attempts[-1].worker
+    worker = (await harness.record(accepted)).attempts[-1].worker
 
     async def is_known() -> bool:
-        return habit in await house.store.habits.read(worker.peer, worker.card_hash or "")
+        return habit in await harness.store.habits.read(worker.peer, worker.card_hash or "")
 
     await wait_until(is_known, 15, f"the peer is known: {habit}")
 
 
-async def until_listed_twice(house: House) -> None:
+async def until_listed_twice(harness: Harness) -> None:
     """Waits until the agent was asked twice for its tasks, so the first response has been evaluated."""
-    asked = house.peer.count("ListTasks")
+    asked = harness.peer.count("ListTasks")
     await wait_until(
-        lambda: house.peer.count("ListTasks") > asked + 1, 15, "the agent lists its tasks"
+        lambda: harness.peer.count("ListTasks") > asked + 1, 15, "the agent lists its tasks"
     )
 
 
 async def test_lost_message_is_resent_to_an_agent_that_keeps_contexts(
-    house: House,
+    harness: Harness,
 ) -> None:
-    known, _ = await house.talk("hello")
-    await until_known(house, known, "keeps_context")
-    house.peer.next(drop_connection)
-    accepted = await house.send("go")
-    house.clock.ahead_ms += 1_000
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["hello", "go", "go"]
-    first, second = house.peer.messages[1:]
+    known, _ = await harness.talk("hello")
+    await until_known(harness, known, "keeps_context")
+    harness.peer.next(drop_connection)
+    accepted = await harness.send("go")
+    harness.clock.ahead_ms += 1_000
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["hello", "go", "go"]
+    first, second = harness.peer.messages[1:]
     assert first == second
-    requests = [event for event in await house.events(accepted) if event.type == "model.requested"]
+    requests = [
+        event for event in await harness.events(accepted) if event.type == "model.requested"
+    ]
     own = [event for event in requests if event.fact.scope.task_id == accepted.task_id]
     assert len(own) == 2, "each send is a recorded intent"
-    assert len((await house.record(accepted)).attempts) == 1
+    assert len((await harness.record(accepted)).attempts) == 1
 
 
-def wait_for_arrival(house: House, doubt_s: float) -> None:
+def wait_for_arrival(harness: Harness, doubt_s: float) -> None:
     """Sets the time in seconds for which a message may be in flight, from now on."""
-    house.doubt_s = doubt_s
+    harness.doubt_s = doubt_s
 
 
-async def test_delivery_grace_of_an_agent_delays_the_resend(house: House) -> None:
-    known, _ = await house.talk("hello")
-    await until_known(house, known, "keeps_context")
-    wait_for_arrival(house, 90.0)
-    house.peer.next(drop_connection)
-    accepted = await house.send("go")
-    house.clock.ahead_ms += 80_000
-    await until_listed_twice(house)
-    assert house.peer.texts == ["hello", "go"]
-    house.clock.ahead_ms += 15_000
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["hello", "go", "go"]
+async def test_delivery_grace_of_an_agent_delays_the_resend(harness: Harness) -> None:
+    known, _ = await harness.talk("hello")
+    await until_known(harness, known, "keeps_context")
+    wait_for_arrival(harness, 90.0)
+    harness.peer.next(drop_connection)
+    accepted = await harness.send("go")
+    harness.clock.ahead_ms += 80_000
+    await until_listed_twice(harness)
+    assert harness.peer.texts == ["hello", "go"]
+    harness.clock.ahead_ms += 15_000
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["hello", "go", "go"]
 
 
-async def test_last_check_happens_as_soon_as_it_can_decide(house: House) -> None:
-    known, _ = await house.talk("hello")
-    await until_known(house, known, "keeps_context")
-    house.timeouts = replace(house.timeouts, poll_s=60.0, poll_max_s=60.0)
-    await house.restart()
-    house.peer.next(drop_connection)
-    accepted = await house.send("go")
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["hello", "go", "go"]
+async def test_last_check_happens_as_soon_as_it_can_decide(harness: Harness) -> None:
+    known, _ = await harness.talk("hello")
+    await until_known(harness, known, "keeps_context")
+    harness.timeouts = replace(harness.timeouts, poll_s=60.0, poll_max_s=60.0)
+    await harness.restart()
+    harness.peer.next(drop_connection)
+    accepted = await harness.send("go")
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["hello", "go", "go"]
 
 
-async def test_resent_message_gets_the_whole_delivery_grace_again(house: House) -> None:
-    known, _ = await house.talk("hello")
-    await until_known(house, known, "keeps_context")
-    wait_for_arrival(house, 60.0)
-    house.peer.next(drop_connection, drop_connection)
-    accepted = await house.send("go")
-    house.clock.ahead_ms += 61_000
-    await wait_until(lambda: house.peer.texts.count("go") == 2, 15, "it is sent again")
-    await until_listed_twice(house)
-    await house.restart()
-    wait_for_arrival(house, 60.0)
-    await house.adopt(accepted)
-    await until_listed_twice(house)
-    assert house.peer.texts.count("go") == 2
-    house.clock.ahead_ms += 61_000
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts.count("go") == 3
-    assert len((await house.record(accepted)).attempts) == 1
+async def test_resent_message_gets_the_whole_delivery_grace_again(harness: Harness) -> None:
+    known, _ = await harness.talk("hello")
+    await until_known(harness, known, "keeps_context")
+    wait_for_arrival(harness, 60.0)
+    harness.peer.next(drop_connection, drop_connection)
+    accepted = await harness.send("go")
+    harness.clock.ahead_ms += 61_000
+    await wait_until(lambda: harness.peer.texts.count("go") == 2, 15, "it is sent again")
+    await until_listed_twice(harness)
+    await harness.restart()
+    wait_for_arrival(harness, 60.0)
+    await harness.adopt(accepted)
+    await until_listed_twice(harness)
+    assert harness.peer.texts.count("go") == 2
+    harness.clock.ahead_ms += 61_000
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts.count("go") == 3
+    assert len((await harness.record(accepted)).attempts) == 1
 
 
-async def take_over(house: House, accepted: TurnAccepted) -> None:
+async def take_over(harness: Harness, accepted: TurnAccepted) -> None:
     """The instance that drove the run dies, and another takes the run over."""
     task = task_of(accepted)
-    await house.restart()
-    wait_for_arrival(house, 60.0)
-    held = await house.parts.writes.load([task])
-    decision = house.parts.writes.begin(accepted.session_id, held)
+    await harness.restart()
+    wait_for_arrival(harness, 60.0)
+    held = await harness.parts.writes.load([task])
+    decision = harness.parts.writes.begin(accepted.session_id, held)
     record = decision.state(task)
     assert isinstance(record, TaskRecord)
     decision.add([Fact(scope_of(record), RunStatus(taken_over=True))])
-    written = await house.parts.writes.commit(decision, held, AppendOptions())
+    written = await harness.parts.writes.commit(decision, held, AppendOptions())
     assert isinstance(written, Written), written
-    await house.adopt(accepted)
+    await harness.adopt(accepted)
 
 
 async def test_delivery_grace_of_a_dead_instance_starts_at_its_takeover(
-    house: House,
+    harness: Harness,
 ) -> None:
-    known, _ = await house.talk("hello")
-    await until_known(house, known, "keeps_context")
-    wait_for_arrival(house, 60.0)
-    house.peer.next(drop_connection)
-    accepted = await house.send("go")
-    await wait_until(lambda: "go" in house.peer.texts, 15, "it was sent")
-    house.clock.ahead_ms += 50_000
-    await take_over(house, accepted)
-    house.clock.ahead_ms += 30_000
-    await until_listed_twice(house)
+    known, _ = await harness.talk("hello")
+    await until_known(harness, known, "keeps_context")
+    wait_for_arrival(harness, 60.0)
+    harness.peer.next(drop_connection)
+    accepted = await harness.send("go")
+    await wait_until(lambda: "go" in harness.peer.texts, 15, "it was sent")
+    harness.clock.ahead_ms += 50_000
+    await take_over(harness, accepted)
+    harness.clock.ahead_ms += 30_000
+    await until_listed_twice(harness)
     # The next driver sends nothing, so a further takeover does not prolong the wait.
-    await take_over(house, accepted)
-    await until_listed_twice(house)
-    assert house.peer.texts == ["hello", "go"]
-    house.clock.ahead_ms += 31_000
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["hello", "go", "go"]
+    await take_over(harness, accepted)
+    await until_listed_twice(harness)
+    assert harness.peer.texts == ["hello", "go"]
+    harness.clock.ahead_ms += 31_000
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["hello", "go", "go"]
 
 
-async def test_late_message_of_a_dead_instance_is_found(house: House) -> None:
-    messaged, _ = await house.talk("message hello")
-    await until_known(house, messaged, "answers_with_messages")
-    wait_for_arrival(house, 60.0)
+async def test_late_message_of_a_dead_instance_is_found(harness: Harness) -> None:
+    messaged, _ = await harness.talk("message hello")
+    await until_known(harness, messaged, "answers_with_messages")
+    wait_for_arrival(harness, 60.0)
     arrived: list[Turn] = []
 
     async def arrive_late(turn: Turn) -> None:
         arrived.append(turn)
         await turn.drop()
 
-    house.peer.next(arrive_late)
-    accepted = await house.send("go")
+    harness.peer.next(arrive_late)
+    accepted = await harness.send("go")
     await wait_until(lambda: arrived, 15, "it was sent")
-    house.clock.ahead_ms += 59_000
-    await take_over(house, accepted)
-    house.clock.ahead_ms += 59_000
-    await until_listed_twice(house)
+    harness.clock.ahead_ms += 59_000
+    await take_over(harness, accepted)
+    harness.clock.ahead_ms += 59_000
+    await until_listed_twice(harness)
     arrived[0].make_task(arrived[0]).status("COMPLETED", "late, and done")
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts.count("go") == 1
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts.count("go") == 1
 
 
-async def test_behaviour_of_an_agent_is_stored(house: House) -> None:
-    known, _ = await house.talk("hello")
-    await until_known(house, known, "keeps_context")
-    worker = (await house.record(known)).attempts[-1].worker
-    assert await PeerBehaviour(house.store.habits).proves_absence(worker)
-    assert not await PeerBehaviour(house.store.habits).proves_absence(
+async def test_behaviour_of_an_agent_is_stored(harness: Harness) -> None:
+    known, _ = await harness.talk("hello")
+    await until_known(harness, known, "keeps_context")
+    worker = (await harness.record(known)).attempts[-1].worker
+    assert await PeerBehaviour(harness.store.habits).proves_absence(worker)
+    assert not await PeerBehaviour(harness.store.habits).proves_absence(
         replace(worker, card_hash="other")
     )
 
 
-async def expect_unknown(house: House, accepted: TurnAccepted) -> str:
+async def expect_unknown(harness: Harness, accepted: TurnAccepted) -> str:
     """Checks that the caller gets a Task that failed for this reason; returns its status text."""
-    task = cast("JsonObject", (await house.hear(accepted))["task"])
+    task = cast("JsonObject", (await harness.await_answer(accepted))["task"])
     assert state_of(task) == "FAILED"
     assert cast("JsonObject", task["metadata"])["urn:passerelle:status"] == {
         "reason": "unknown_outcome",
         "peer": "echo",
     }
     assert task["id"] == accepted.facade
-    assert await house.read(accepted) == task
+    assert await harness.read(accepted) == task
     text = str(task["status"])
     assert "it is unknown whether agent 'echo' received the message" in text
     return text
 
 
 async def test_empty_list_of_an_agent_that_answers_with_messages_proves_nothing(
-    house: House,
+    harness: Harness,
 ) -> None:
-    known, _ = await house.talk("hello")
-    await until_known(house, known, "keeps_context")
-    messaged, _ = await house.talk("message hello")
-    await until_known(house, messaged, "answers_with_messages")
-    house.peer.next(drop_connection)
-    accepted = await house.send("go")
-    await expect_unknown(house, accepted)
-    assert house.peer.texts.count("go") == 1
-    assert (await house.record(accepted)).attempts[-1].status is Status.LOST
+    known, _ = await harness.talk("hello")
+    await until_known(harness, known, "keeps_context")
+    messaged, _ = await harness.talk("message hello")
+    await until_known(harness, messaged, "answers_with_messages")
+    harness.peer.next(drop_connection)
+    accepted = await harness.send("go")
+    await expect_unknown(harness, accepted)
+    assert harness.peer.texts.count("go") == 1
+    assert (await harness.record(accepted)).attempts[-1].status is Status.LOST
 
 
 async def test_late_task_of_an_agent_that_answers_with_messages_is_adopted(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.timeouts = replace(house.timeouts, doubt_s=60.0)
-    await house.restart()
-    messaged, _ = await house.talk("message hello")
-    await until_known(house, messaged, "answers_with_messages")
+    harness.timeouts = replace(harness.timeouts, doubt_s=60.0)
+    await harness.restart()
+    messaged, _ = await harness.talk("message hello")
+    await until_known(harness, messaged, "answers_with_messages")
     arrived: list[Turn] = []
 
     async def arrive_late(turn: Turn) -> None:
         arrived.append(turn)
         await turn.drop()
 
-    house.peer.next(arrive_late)
-    accepted = await house.send("go")
-    await wait_until(lambda: house.peer.count("ListTasks") >= 2, 15, "the task was not found")
+    harness.peer.next(arrive_late)
+    accepted = await harness.send("go")
+    await wait_until(lambda: harness.peer.count("ListTasks") >= 2, 15, "the task was not found")
     arrived[0].make_task(arrived[0]).status("COMPLETED", "late, and done")
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts.count("go") == 1
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts.count("go") == 1
 
 
 async def test_response_lost_with_the_gateway_stays_an_unknown_outcome(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.peer.lists = False
-    house.peer.hold()
-    accepted = await house.send("message hello")
-    await wait_until(lambda: house.peer.messages, 15, "the message is on its way")
-    await house.restart()
-    house.peer.release_all()
-    await house.adopt(accepted)
-    text = await expect_unknown(house, accepted)
+    harness.peer.lists = False
+    harness.peer.hold()
+    accepted = await harness.send("message hello")
+    await wait_until(lambda: harness.peer.messages, 15, "the message is on its way")
+    await harness.restart()
+    harness.peer.release_all()
+    await harness.adopt(accepted)
+    text = await expect_unknown(harness, accepted)
     assert "it has no list of tasks to look in" in text
-    assert await expect_unknown(house, accepted) == text
-    record = await house.record(accepted)
+    assert await expect_unknown(harness, accepted) == text
+    record = await harness.record(accepted)
     assert (record.status, record.attempts[-1].status) == (Status.FAILED, Status.LOST)
     assert record.last_error is not None
     assert record.last_error.code == "unknown_outcome"
-    assert len(house.peer.messages) == 1
+    assert len(harness.peer.messages) == 1
 
 
-async def test_agent_without_a_task_list_leaves_the_run_lost_at_once(house: House) -> None:
-    house.timeouts = replace(house.timeouts, doubt_s=60.0)
-    await house.restart()
-    house.peer.lists = False
-    house.peer.next(drop_connection)
-    accepted = await house.send("go")
-    await expect_unknown(house, accepted)
-    assert len(house.peer.messages) == 1
+async def test_agent_without_a_task_list_leaves_the_run_lost_at_once(harness: Harness) -> None:
+    harness.timeouts = replace(harness.timeouts, doubt_s=60.0)
+    await harness.restart()
+    harness.peer.lists = False
+    harness.peer.next(drop_connection)
+    accepted = await harness.send("go")
+    await expect_unknown(harness, accepted)
+    assert len(harness.peer.messages) == 1
 
 
 async def test_only_task_of_the_context_is_adopted_without_a_history(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.peer.keeps_history = False
-    accepted = await house.send("drop-first")
-    await house.until(accepted, Status.COMPLETED)
-    assert len(house.peer.messages) == 1
+    harness.peer.keeps_history = False
+    accepted = await harness.send("drop-first")
+    await harness.until(accepted, Status.COMPLETED)
+    assert len(harness.peer.messages) == 1
 
 
 async def create_two(turn: Turn) -> None:
@@ -291,31 +293,33 @@ async def create_two(turn: Turn) -> None:
     await turn.drop()
 
 
-async def test_two_indistinguishable_tasks_leave_the_run_lost(house: House) -> None:
-    house.peer.keeps_history = False
-    house.peer.next(create_two)
-    accepted = await house.send("go")
-    await expect_unknown(house, accepted)
-    assert len(house.peer.messages) == 1
-    assert (await house.record(accepted)).attempts[-1].remote_task_id is None
+async def test_two_indistinguishable_tasks_leave_the_run_lost(harness: Harness) -> None:
+    harness.peer.keeps_history = False
+    harness.peer.next(create_two)
+    accepted = await harness.send("go")
+    await expect_unknown(harness, accepted)
+    assert len(harness.peer.messages) == 1
+    assert (await harness.record(accepted)).attempts[-1].remote_task_id is None
 
 
-async def test_newest_of_two_tasks_with_the_message_is_adopted_with_a_warning(house: House) -> None:
-    house.peer.next(create_two)
-    accepted = await house.send("go")
+async def test_newest_of_two_tasks_with_the_message_is_adopted_with_a_warning(
+    harness: Harness,
+) -> None:
+    harness.peer.next(create_two)
+    accepted = await harness.send("go")
 
     async def is_bound() -> bool:
-        return (await house.record(accepted)).shown
+        return (await harness.record(accepted)).shown
 
     await wait_until(is_bound, 15, "one of the two is bound")
-    bound = (await house.record(accepted)).attempts[-1].remote_task_id
-    assert bound in house.peer.tasks
-    assert "runtime.warning" in await house.types(accepted)
-    house.peer.tasks[str(bound)].status("COMPLETED")
-    await house.until(accepted, Status.COMPLETED)
+    bound = (await harness.record(accepted)).attempts[-1].remote_task_id
+    assert bound in harness.peer.tasks
+    assert "runtime.warning" in await harness.types(accepted)
+    harness.peer.tasks[str(bound)].status("COMPLETED")
+    await harness.until(accepted, Status.COMPLETED)
 
 
-async def test_every_page_of_the_list_is_read(house: House) -> None:
+async def test_every_page_of_the_list_is_read(harness: Harness) -> None:
     async def many(turn: Turn) -> None:
         mine = turn.make_task(turn)
         mine.status("COMPLETED", "this one")
@@ -324,15 +328,15 @@ async def test_every_page_of_the_list_is_read(house: House) -> None:
             other.record["history"] = []
         await turn.drop()
 
-    house.peer.next(many)
-    accepted = await house.send("go")
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.count("ListTasks") >= 2
+    harness.peer.next(many)
+    accepted = await harness.send("go")
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.count("ListTasks") >= 2
 
 
-async def test_correlation_key_is_sent_if_configured(house: House) -> None:
-    house.correlates = True
-    house.peer.keeps_history = False
+async def test_correlation_key_is_sent_if_configured(harness: Harness) -> None:
+    harness.correlates = True
+    harness.peer.keeps_history = False
     marked: JsonObject = {}
 
     async def mark(turn: Turn) -> None:
@@ -345,18 +349,18 @@ async def test_correlation_key_is_sent_if_configured(house: House) -> None:
         others[0].status("WORKING")  # newer than the right one
         await turn.drop()
 
-    house.peer.next(mark)
-    accepted = await house.send("go")
-    record = await house.until(accepted, Status.COMPLETED)
+    harness.peer.next(mark)
+    accepted = await harness.send("go")
+    record = await harness.until(accepted, Status.COMPLETED)
     assert len(str(marked[CORRELATION])) == 32
     assert record.attempts[-1].run_id not in str(marked)
 
 
-async def test_newer_lease_sends_nothing_for_a_run_of_the_previous_one(house: House) -> None:
-    dispatch, may_send = house.parts.dispatch, asyncio.Event()
+async def test_newer_lease_sends_nothing_for_a_run_of_the_previous_one(harness: Harness) -> None:
+    dispatch, may_send = harness.parts.dispatch, asyncio.Event()
     present = dispatch.drives(Shard(0))
     dispatch.find_sender = lambda shard: dispatch.drives(shard) if may_send.is_set() else None
-    accepted = await house.send("silent", wait="stream")
+    accepted = await harness.send("silent", wait="stream")
     driver = dispatch.find(accepted.task_id)
     assert driver is not None
     assert driver.run.driver == present
@@ -365,16 +369,16 @@ async def test_newer_lease_sends_nothing_for_a_run_of_the_previous_one(house: Ho
     may_send.set()
     await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "the run is released")
     assert driver.run.moved
-    assert house.peer.texts == []
+    assert harness.peer.texts == []
 
 
 @pytest.mark.requirement("I2")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("end", ["again", "moved"])
 async def test_process_frozen_after_its_intent_sends_nothing(
-    house: House, end: Literal["again", "moved"], wait: WaitMode
+    harness: Harness, end: Literal["again", "moved"], wait: WaitMode
 ) -> None:
-    dispatch, asked, may_send = house.parts.dispatch, list[str](), asyncio.Event()
+    dispatch, asked, may_send = harness.parts.dispatch, list[str](), asyncio.Event()
     present, drives = dispatch.drives(Shard(0)), dispatch.drives
 
     def lose_lease_after_the_first_call(shard: Shard) -> Incarnation | None:
@@ -383,69 +387,69 @@ async def test_process_frozen_after_its_intent_sends_nothing(
         return dispatch.drives(shard) if len(asked) == 1 or may_send.is_set() else None
 
     dispatch.find_sender = lose_lease_after_the_first_call
-    accepted = await house.send("hello", wait=wait)
+    accepted = await harness.send("hello", wait=wait)
     await wait_until(lambda: len(asked) > 2, 15, "the lease is requested again")
-    assert house.peer.texts == []
+    assert harness.peer.texts == []
     if end == "moved":
         dispatch.drives = lambda _shard: replace(present, number=present.number + 1)
     may_send.set()
     if end == "moved":
         await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "the run is released")
-        assert house.peer.texts == []
+        assert harness.peer.texts == []
         dispatch.drives = drives
         return
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["hello"]
-    assert (await house.types(accepted)).count("model.requested") == 1
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["hello"]
+    assert (await harness.types(accepted)).count("model.requested") == 1
 
 
 async def work_on(turn: Turn) -> None:
     await turn.status("WORKING")
 
 
-async def test_equal_input_sent_twice_is_two_inputs(house: House) -> None:
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    message = house.message("and this")
-    house.peer.next(work_on, work_on)
-    await house.send("", task=accepted.facade, message=message)
-    await wait_until(lambda: house.peer.texts.count("and this") == 1, 15, "the first has arrived")
-    driver = house.parts.dispatch.find(accepted.task_id)
+async def test_equal_input_sent_twice_is_two_inputs(harness: Harness) -> None:
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    message = harness.message("and this")
+    harness.peer.next(work_on, work_on)
+    await harness.send("", task=accepted.facade, message=message)
+    await wait_until(lambda: harness.peer.texts.count("and this") == 1, 15, "the first has arrived")
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     driver.deps = change(driver.deps, may_send=may_send_nothing)
-    turn = await house.send("", task=accepted.facade, message=message)
-    await house.restart()
-    await house.adopt(accepted)
-    await house.come_due("input", f"{accepted.task_id}:{turn.turn_id}", after_ms=40_000)
-    await wait_until(lambda: house.peer.texts.count("and this") == 2, 15, "the second as well")
+    turn = await harness.send("", task=accepted.facade, message=message)
+    await harness.restart()
+    await harness.adopt(accepted)
+    await harness.run_due("input", f"{accepted.task_id}:{turn.turn_id}", after_ms=40_000)
+    await wait_until(lambda: harness.peer.texts.count("and this") == 2, 15, "the second as well")
 
 
-async def test_input_is_checked_after_the_delivery_grace_of_its_agent(house: House) -> None:
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    wait_for_arrival(house, 600.0)
-    driver = house.parts.dispatch.find(accepted.task_id)
+async def test_input_is_checked_after_the_delivery_grace_of_its_agent(harness: Harness) -> None:
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    wait_for_arrival(harness, 600.0)
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     driver.deps = change(driver.deps, may_send=may_send_nothing)
-    began_ms = house.clock.now_ms()
-    turn = await house.send("and this", task=accepted.facade)
-    at_ms = (await house.due(accepted.task_id))[f"input:{accepted.task_id}:{turn.turn_id}"]
-    assert began_ms + 600_000 <= int(at_ms) <= house.clock.now_ms() + 600_000
+    began_ms = harness.clock.now_ms()
+    turn = await harness.send("and this", task=accepted.facade)
+    at_ms = (await harness.due(accepted.task_id))[f"input:{accepted.task_id}:{turn.turn_id}"]
+    assert began_ms + 600_000 <= int(at_ms) <= harness.clock.now_ms() + 600_000
 
 
-async def test_input_for_a_busy_agent_is_sent_after_its_retry_after(house: House) -> None:
-    wait_for_arrival(house, 600.0)
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "30"}))
-    turn = await house.send("and this", task=accepted.facade)
+async def test_input_for_a_busy_agent_is_sent_after_its_retry_after(harness: Harness) -> None:
+    wait_for_arrival(harness, 600.0)
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "30"}))
+    turn = await harness.send("and this", task=accepted.facade)
     member = f"input:{accepted.task_id}:{turn.turn_id}"
 
     async def is_postponed() -> bool:
-        row = (await house.due(accepted.task_id)).get(member)
-        return row is not None and int(row) > house.clock.now_ms() + 600_000
+        row = (await harness.due(accepted.task_id)).get(member)
+        return row is not None and int(row) > harness.clock.now_ms() + 600_000
 
     await wait_until(is_postponed, 15, "the input is postponed")
-    house.clock.ahead_ms += 30_000
-    await wait_until(lambda: house.peer.texts.count("and this") == 2, 15, "it is sent again")
-    await house.until(accepted, Status.COMPLETED)
+    harness.clock.ahead_ms += 30_000
+    await wait_until(lambda: harness.peer.texts.count("and this") == 2, 15, "it is sent again")
+    await harness.until(accepted, Status.COMPLETED)

@@ -9,16 +9,16 @@ from passerelle.core.batch import EntityKind
 from passerelle.core.events import Event
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Phase, Status
-from tests.support.desk import Desk
-from tests.support.house import ADA, House
+from tests.support.control_client import ControlClient
+from tests.support.harness import ADA, Harness
 from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def desk(house: House) -> Desk:
-    return Desk(house)
+def control(harness: Harness) -> ControlClient:
+    return ControlClient(harness)
 
 
 def list_phases(events: list[Event]) -> list[str]:
@@ -34,14 +34,14 @@ def list_phases(events: list[Event]) -> list[str]:
 
 
 @pytest.mark.requirement("PO-2")
-async def test_phases_follow_the_task_from_start_to_delivery(house: House) -> None:
-    house.acceptance = ({"review": "Is it good?"},)
-    accepted, _ = await house.talk("chunks 2")
-    await house.respond(await house.question(accepted), option_id="accept")
-    await house.until(accepted, Status.COMPLETED)
+async def test_phases_follow_the_task_from_start_to_delivery(harness: Harness) -> None:
+    harness.acceptance = ({"review": "Is it good?"},)
+    accepted, _ = await harness.talk("chunks 2")
+    await harness.respond(await harness.question(accepted), option_id="accept")
+    await harness.until(accepted, Status.COMPLETED)
     events = [
         event
-        for event in await house.events(accepted)
+        for event in await harness.events(accepted)
         if event.fact.scope.task_id == accepted.task_id
     ]
     assert list_phases(events) == [
@@ -55,10 +55,10 @@ async def test_phases_follow_the_task_from_start_to_delivery(house: House) -> No
 
 
 @pytest.mark.requirement("GR-7")
-async def test_each_artifact_has_one_edge_of_its_run(house: House) -> None:
-    accepted = await house.send("two-artifacts", wait="stream")
-    await house.watch(accepted)
-    record = await house.until(accepted, Status.COMPLETED)
+async def test_each_artifact_has_one_edge_of_its_run(harness: Harness) -> None:
+    accepted = await harness.send("two-artifacts", wait="stream")
+    await harness.watch(accepted)
+    record = await harness.until(accepted, Status.COMPLETED)
     (run,) = record.attempts
     edges = [edge for edge in record.relationships if edge.kind == "produced_artifact"]
     assert len(edges) == 2
@@ -67,17 +67,17 @@ async def test_each_artifact_has_one_edge_of_its_run(house: House) -> None:
 
 
 @pytest.mark.requirement("PRS-7")
-async def test_record_of_a_delegated_task_is_complete(desk: Desk) -> None:
+async def test_record_of_a_delegated_task_is_complete(control: ControlClient) -> None:
     async def work(turn: Turn) -> None:
         await turn.status("WORKING", "counting")
         await turn.artifact("seven boats")
         await turn.status("COMPLETED")
 
-    desk.house.peer.next(work)
-    harbour = await desk.create("look after the harbour")
-    task_id = await desk.create("count the boats", parentTaskId=harbour)
-    await desk.do("start_task", "s", taskId=task_id)
-    record = await desk.until(task_id, Status.COMPLETED)
+    control.harness.peer.next(work)
+    harbour = await control.create("look after the harbour")
+    task_id = await control.create("count the boats", parentTaskId=harbour)
+    await control.do("start_task", "s", taskId=task_id)
+    record = await control.until(task_id, Status.COMPLETED)
     assert (record.objective, record.owner) == ("count the boats", ADA.key)
     assert [one.status for one in record.attempts] == [Status.COMPLETED]
     assert ("parent", harbour) in {(edge.kind, edge.target) for edge in record.relationships}

@@ -22,39 +22,41 @@ from passerelle.core.task.requests import (
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.integration.delegation.test_attempts import reject
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
 async def create(
-    house: House,
+    harness: Harness,
     profile: JsonObject | None = None,
     who: Principal = ADA,
     **members: object,
 ) -> str:
     """Creates a task without an agent; returns its id."""
     command = CreateTask(ROUTER, "dig a hole", profile=profile or {}, **members)  # type: ignore[arg-type]  # named by the test
-    changed = cast("TaskChanged", await house.service.execute(who, command, None))
-    house.remember(str(changed.task["sessionId"]))
+    changed = cast("TaskChanged", await harness.service.execute(who, command, None))
+    harness.remember(str(changed.task["sessionId"]))
     return str(changed.task["taskId"])
 
 
-async def start(house: House, task_id: str, who: Principal = ADA, **members: object) -> JsonObject:
+async def start(
+    harness: Harness, task_id: str, who: Principal = ADA, **members: object
+) -> JsonObject:
     command = StartTask(task_id, "http", **members)  # type: ignore[arg-type]  # named by the test
-    return cast("TaskChanged", await house.service.execute(who, command, None)).task
+    return cast("TaskChanged", await harness.service.execute(who, command, None)).task
 
 
-async def read(house: House, task_id: str) -> TaskRecord:
-    record = await house.parts.dispatch.read_task(task_id)
+async def read(harness: Harness, task_id: str) -> TaskRecord:
+    record = await harness.parts.dispatch.read_task(task_id)
     assert record is not None
     return record
 
 
-async def await_end(house: House, task_id: str) -> TaskRecord:
+async def await_end(harness: Harness, task_id: str) -> TaskRecord:
     async def find_completed() -> TaskRecord | None:
-        record = await read(house, task_id)
+        record = await read(harness, task_id)
         return record if record.status is Status.COMPLETED else None
 
     found = await wait_until(find_completed, 10, "it is completed")
@@ -62,18 +64,18 @@ async def await_end(house: House, task_id: str) -> TaskRecord:
     return found
 
 
-async def list_reasons(house: House, task_id: str, who: Principal = ADA) -> list[str]:
-    explanation = await house.service.read(who, GetTaskModel(task_id, "explain"))
+async def list_reasons(harness: Harness, task_id: str, who: Principal = ADA) -> list[str]:
+    explanation = await harness.service.read(who, GetTaskModel(task_id, "explain"))
     return [str(one["text"]) for one in cast("list[JsonObject]", explanation["agent"])]
 
 
-async def list_routing_events(house: House, record: TaskRecord) -> list[str]:
-    types = [one.type for one in await house.entries(record.session_id)]
+async def list_routing_events(harness: Harness, record: TaskRecord) -> list[str]:
+    types = [one.type for one in await harness.entries(record.session_id)]
     return [one for one in types if one.startswith(("routing.", "task.profile."))]
 
 
 @pytest.mark.requirement("TR-12", "EXT-5", "PRS-10")
-async def test_task_is_routed_by_its_profile_and_explained(street: House) -> None:
+async def test_task_is_routed_by_its_profile_and_explained(street: Harness) -> None:
     street.tags_of = {"other": frozenset({"specialist"})}
     task_id = await create(street, {"tier": "specialist"})
     before = await read(street, task_id)
@@ -102,7 +104,7 @@ async def test_task_is_routed_by_its_profile_and_explained(street: House) -> Non
 
 
 async def test_task_without_a_profile_is_routed_by_its_message_or_to_the_first_agent(
-    street: House,
+    street: Harness,
 ) -> None:
     street.tags_of = {"other": frozenset({"specialist"})}
     plain = await create(street)
@@ -119,7 +121,7 @@ async def test_task_without_a_profile_is_routed_by_its_message_or_to_the_first_a
 
 
 @pytest.mark.requirement("TR-11")
-async def test_constraints_of_the_task_exclude_agents(street: House) -> None:
+async def test_constraints_of_the_task_exclude_agents(street: Harness) -> None:
     task_id = await create(street, constraints={"agents": ["other"]})
     await start(street, task_id)
     assert (await await_end(street, task_id)).peer == "other"
@@ -127,7 +129,7 @@ async def test_constraints_of_the_task_exclude_agents(street: House) -> None:
     assert "only agent 'other' fits; 'echo' is not allowed by constraint agents" in why
 
 
-async def test_task_without_a_candidate_can_be_started_once_one_exists(street: House) -> None:
+async def test_task_without_a_candidate_can_be_started_once_one_exists(street: Harness) -> None:
     task_id = await create(street, {"tier": "specialist"}, draft=True)
     why = "no agent fits: each of them is excluded"
     for _ in range(2):
@@ -147,7 +149,7 @@ async def test_task_without_a_candidate_can_be_started_once_one_exists(street: H
 
 
 async def test_fallback_replaces_a_refusing_agent_unless_the_profile_forbids_it(
-    street: House,
+    street: Harness,
 ) -> None:
     street.peer.next(reject)
     task_id = await create(street)
@@ -157,7 +159,7 @@ async def test_fallback_replaces_a_refusing_agent_unless_the_profile_forbids_it(
         return (await read(street, task_id)).status is Status.RETRYING
 
     await wait_until(is_retrying, 10, "a retry with another agent is due")
-    await street.come_due("retry", task_id, after_ms=0)
+    await street.run_due("retry", task_id, after_ms=0)
     record = await await_end(street, task_id)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
     assert "agent 'other' took over from 'echo', which refused the task" in await list_reasons(
@@ -173,9 +175,9 @@ async def test_fallback_replaces_a_refusing_agent_unless_the_profile_forbids_it(
     await wait_until(is_over, 10, "it fails without a fallback")
 
 
-async def test_context_keeps_its_agent_unless_the_profile_forbids_it(street: House) -> None:
+async def test_context_keeps_its_agent_unless_the_profile_forbids_it(street: Harness) -> None:
     first = await street.send("go", agent="other")
-    await street.hear(first)
+    await street.await_answer(first)
     kept = await create(street, context_id=first.context_id)
     await start(street, kept)
     assert (await await_end(street, kept)).peer == "other"
@@ -185,7 +187,7 @@ async def test_context_keeps_its_agent_unless_the_profile_forbids_it(street: Hou
     assert (await await_end(street, left)).peer == "echo"
 
 
-async def test_invalid_profile_is_refused_when_it_is_written(street: House) -> None:
+async def test_invalid_profile_is_refused_when_it_is_written(street: Harness) -> None:
     with pytest.raises(InvalidInput, match=r"profile\.tier"):
         await create(street, {"tier": "best"})
     task_id = await create(street)
@@ -196,7 +198,7 @@ async def test_invalid_profile_is_refused_when_it_is_written(street: House) -> N
     await street.service.execute(ADA, named, None)
 
 
-async def test_task_is_sent_to_an_agent_named_at_its_start_or_later(street: House) -> None:
+async def test_task_is_sent_to_an_agent_named_at_its_start_or_later(street: Harness) -> None:
     at_start = await create(street, {"tier": "specialist"})
     await start(street, at_start, agent="other")
     record = await await_end(street, at_start)
@@ -212,7 +214,7 @@ async def test_task_is_sent_to_an_agent_named_at_its_start_or_later(street: Hous
         await start(street, echo, agent=ROUTER)
 
 
-async def test_caller_without_agents_cannot_create_a_routed_task(street: House) -> None:
+async def test_caller_without_agents_cannot_create_a_routed_task(street: Harness) -> None:
     with pytest.raises(NotFound):
         await create(street, who=replace(ADA, agents=frozenset()))
     only = replace(ADA, agents=frozenset({"other"}))
@@ -224,7 +226,7 @@ async def test_caller_without_agents_cannot_create_a_routed_task(street: House) 
     assert b'"echo"' not in facts, "no fact names an agent that the caller may not call"
 
 
-async def test_routed_task_gets_the_acceptance_conditions_of_its_agent(street: House) -> None:
+async def test_routed_task_gets_the_acceptance_conditions_of_its_agent(street: Harness) -> None:
     task_id = await create(street)
     assert (await read(street, task_id)).acceptance == ()
     street.acceptance = ({"artifact": {"name": "report"}},)

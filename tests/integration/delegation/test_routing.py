@@ -28,7 +28,7 @@ from passerelle.permission_bridge.rules import Rule, make_policy
 from passerelle.store.connection import pack
 from tests.integration.delegation.test_attempts import reject, state_of
 from tests.support.engine import Server
-from tests.support.house import ADA, House, open_house
+from tests.support.harness import ADA, Harness, open_harness
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -42,16 +42,16 @@ WITHOUT_AGENTS = replace(ADA, agents=frozenset())
 @pytest.fixture
 async def square(
     engine_server: Server, tmp_path: Path, anyio_backend: str
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[Harness]:
     """A house with three agents."""
-    async with open_house(
+    async with open_harness(
         engine_server.url, tmp_path / "blobs", "echo", "other", "third"
     ) as opened:
         yield opened
 
 
 async def ask(
-    house: House,
+    harness: Harness,
     text: str = "go",
     *,
     who: Principal = ADA,
@@ -59,37 +59,37 @@ async def ask(
     context: str | None = None,
 ) -> TurnAccepted:
     """Sends a message to the gateway's own agent."""
-    message = house.message(text)
+    message = harness.message(text)
     if profile is not None:
         message["metadata"] = {PROFILE: profile}
-    return await house.send(text, agent=ROUTER, who=who, message=message, context_id=context)
+    return await harness.send(text, agent=ROUTER, who=who, message=message, context_id=context)
 
 
-async def finish(house: House, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
+async def finish(harness: Harness, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
     """The Task that the caller gets."""
-    return cast("JsonObject", (await house.hear(accepted, who=who))["task"])
+    return cast("JsonObject", (await harness.await_answer(accepted, who=who))["task"])
 
 
-async def list_routing_events(house: House, accepted: TurnAccepted) -> list[str]:
+async def list_routing_events(harness: Harness, accepted: TurnAccepted) -> list[str]:
     """The types of its routing facts, in order."""
-    types = await house.types(accepted)
+    types = await harness.types(accepted)
     return [one for one in types if one.startswith(("routing.", "task.profile."))]
 
 
-async def list_reasons(house: House, accepted: TurnAccepted, who: Principal = ADA) -> list[str]:
+async def list_reasons(harness: Harness, accepted: TurnAccepted, who: Principal = ADA) -> list[str]:
     """The reasons for the choice of the agent, as its owner reads them."""
-    read = await house.service.read(who, GetTaskModel(accepted.task_id, "explain"))
+    read = await harness.service.read(who, GetTaskModel(accepted.task_id, "explain"))
     return [str(reason["text"]) for reason in cast("list[JsonObject]", read["agent"])]
 
 
-def count_messages(house: House) -> list[int]:
+def count_messages(harness: Harness) -> list[int]:
     """Messages per agent."""
-    return [len(peer.messages) for peer in house.peers.values()]
+    return [len(peer.messages) for peer in harness.peers.values()]
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "TR-12", "SNAP-11", "VAL-9")
 async def test_one_of_three_agents_gets_the_message_and_every_reason_is_recorded(
-    square: House,
+    square: Harness,
 ) -> None:
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "COMPLETED"
@@ -122,7 +122,7 @@ async def test_one_of_three_agents_gets_the_message_and_every_reason_is_recorded
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
 async def test_only_agent_of_a_caller_gets_its_message_and_no_other_is_named(
-    square: House,
+    square: Harness,
 ) -> None:
     accepted = await ask(square, who=ONLY_OTHER)
     assert state_of(await finish(square, accepted, ONLY_OTHER)) == "COMPLETED"
@@ -142,7 +142,7 @@ async def test_only_agent_of_a_caller_gets_its_message_and_no_other_is_named(
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
-async def test_message_without_a_candidate_is_rejected_with_the_reasons(square: House) -> None:
+async def test_message_without_a_candidate_is_rejected_with_the_reasons(square: Harness) -> None:
     accepted = await ask(square, profile={"skills": ["paint"]})
     task = await finish(square, accepted)
     assert state_of(task) == "REJECTED"
@@ -167,7 +167,7 @@ async def test_message_without_a_candidate_is_rejected_with_the_reasons(square: 
     assert state_of(await finish(square, again)) == "COMPLETED"
 
 
-async def test_caller_without_agents_cannot_use_the_gateways_own_agent(square: House) -> None:
+async def test_caller_without_agents_cannot_use_the_gateways_own_agent(square: Harness) -> None:
     with pytest.raises(NotFound):
         await ask(square, who=WITHOUT_AGENTS)
 
@@ -187,7 +187,7 @@ async def refuse(turn: Turn) -> None:
     ],
 )
 async def test_chosen_agent_that_does_not_accept_is_replaced_at_once(
-    square: House, how: str, cause: str, text: str
+    square: Harness, how: str, cause: str, text: str
 ) -> None:
     square.policy = RetryPolicy(attempts=3)
     await finish(square, await ask(square))  # its card is cached from here on
@@ -203,7 +203,7 @@ async def test_chosen_agent_that_does_not_accept_is_replaced_at_once(
     accepted = await ask(square)
     response = asyncio.create_task(finish(square, accepted))
     await square.until(accepted, Status.RETRYING)
-    await square.come_due("retry", accepted.task_id, after_ms=0)
+    await square.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(await response) == "COMPLETED"
     record = await square.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
@@ -223,7 +223,7 @@ async def fail_while_working(turn: Turn) -> None:
     await turn.status("FAILED", "no luck")
 
 
-async def test_task_that_an_agent_has_begun_gets_no_fallback(square: House) -> None:
+async def test_task_that_an_agent_has_begun_gets_no_fallback(square: Harness) -> None:
     square.peer.next(fail_while_working)
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "FAILED"
@@ -231,20 +231,20 @@ async def test_task_that_an_agent_has_begun_gets_no_fallback(square: House) -> N
     assert "routing.fallback.applied" not in await list_routing_events(square, accepted)
 
 
-async def test_profile_without_fallback_returns_the_refusal(square: House) -> None:
+async def test_profile_without_fallback_returns_the_refusal(square: Harness) -> None:
     square.peer.next(reject)
     accepted = await ask(square, profile={"fallback": False})
     assert state_of(await finish(square, accepted)) == "REJECTED"
     assert count_messages(square) == [1, 0, 0]
 
 
-async def test_task_that_every_agent_refuses_is_rejected_as_all_tried(street: House) -> None:
+async def test_task_that_every_agent_refuses_is_rejected_as_all_tried(street: Harness) -> None:
     for peer in street.peers.values():
         peer.next(reject)
     accepted = await ask(street)
     response = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(await response) == "REJECTED"
     payloads = [event.fact.payload for event in await street.events(accepted)]
     (left,) = [one for one in payloads if isinstance(one, RoutingNotPossible)]
@@ -254,13 +254,13 @@ async def test_task_that_every_agent_refuses_is_rejected_as_all_tried(street: Ho
 
 
 async def test_agent_with_an_open_circuit_breaker_is_excluded(
-    street: House,
+    street: Harness,
 ) -> None:
     await finish(street, await ask(street))
     await street.peer.stop()
     for _ in range(5):
         with pytest.raises(Exception, match="cannot be reached"):
-            await street.hear(await street.send("go"))
+            await street.await_answer(await street.send("go"))
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
     assert (await street.record(accepted)).attempts[0].worker.peer == "other"
@@ -268,7 +268,7 @@ async def test_agent_with_an_open_circuit_breaker_is_excluded(
     assert f"only agent 'other' fits; 'echo' {why}" in await list_reasons(street, accepted)
 
 
-async def test_agent_with_an_unreadable_card_is_excluded(street: House) -> None:
+async def test_agent_with_an_unreadable_card_is_excluded(street: Harness) -> None:
     await street.peer.stop()
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
@@ -278,7 +278,7 @@ async def test_agent_with_an_unreadable_card_is_excluded(street: House) -> None:
 
 
 async def test_concurrent_messages_share_one_read_of_an_unknown_card(
-    street: House,
+    street: Harness,
 ) -> None:
     street.peer.card_open.clear()
     asked = [asyncio.create_task(ask(street)) for _ in range(5)]
@@ -291,11 +291,11 @@ async def test_concurrent_messages_share_one_read_of_an_unknown_card(
 
 
 @pytest.mark.requirement("EXT-5")
-async def test_context_keeps_its_agent(street: House) -> None:
+async def test_context_keeps_its_agent(street: Harness) -> None:
     first = await ask(street, profile={"continuity": True})
     await finish(street, first)
     named = await street.send("go", agent="other", context_id=first.context_id)
-    await street.hear(named)
+    await street.await_answer(named)
     kept = await ask(street, context=first.context_id)
     await finish(street, kept)
     assert count_messages(street) == [1, 2]
@@ -309,21 +309,23 @@ async def test_context_keeps_its_agent(street: House) -> None:
     assert count_messages(street) == [2, 2]
 
 
-async def test_context_moves_to_the_fallback_of_its_agent(street: House) -> None:
+async def test_context_moves_to_the_fallback_of_its_agent(street: Harness) -> None:
     first = await street.send("go", agent="other")
-    await street.hear(first)
+    await street.await_answer(first)
     await street.peers["other"].stop()
     accepted = await ask(street, context=first.context_id)
     response = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
-    await street.come_due("retry", accepted.task_id, after_ms=0)
+    await street.run_due("retry", accepted.task_id, after_ms=0)
     assert state_of(await response) == "COMPLETED"
     await finish(street, await ask(street, context=first.context_id))
     assert len(street.peer.messages) == 2, "the context stays with the fallback agent"
 
 
 @pytest.mark.requirement("MK-3")
-async def test_each_tier_is_routed_to_its_agents_and_other_tiers_are_invalid(square: House) -> None:
+async def test_each_tier_is_routed_to_its_agents_and_other_tiers_are_invalid(
+    square: Harness,
+) -> None:
     square.tags_of = {
         "other": frozenset({"specialist"}),
         "third": frozenset({"standard", "specialist"}),
@@ -345,7 +347,7 @@ async def test_each_tier_is_routed_to_its_agents_and_other_tiers_are_invalid(squ
 @pytest.mark.requirement("EXT-5")
 @pytest.mark.parametrize("about", ["calls", "delegations"])
 async def test_agent_that_a_rule_denies_is_excluded_with_the_rule(
-    street: House, about: About
+    street: Harness, about: About
 ) -> None:
     at_echo = read_condition("peer.name == 'echo'")
     street.rules = make_policy((Rule("not-echo", "deny", at_echo, about=frozenset({about})),))
@@ -356,7 +358,7 @@ async def test_agent_that_a_rule_denies_is_excluded_with_the_rule(
     assert why in await list_reasons(street, accepted)
 
 
-async def test_answer_is_sent_to_the_agent_that_asked(street: House) -> None:
+async def test_answer_is_sent_to_the_agent_that_asked(street: Harness) -> None:
     accepted = await ask(street, "ask name")
     task = await finish(street, accepted)
     assert state_of(task) == "INPUT_REQUIRED"
@@ -365,10 +367,10 @@ async def test_answer_is_sent_to_the_agent_that_asked(street: House) -> None:
     assert count_messages(street) == [2, 0]
 
 
-async def test_message_with_an_idempotency_key_is_routed_once(street: House) -> None:
+async def test_message_with_an_idempotency_key_is_routed_once(street: Harness) -> None:
     message = street.message("go")
     one = await street.send("go", agent=ROUTER, message=message, idem="k")
-    await street.hear(one)
+    await street.await_answer(one)
     two = await street.send("go", agent=ROUTER, message=message, idem="k")
     assert (two.task_id, two.repeated) == (one.task_id, True)
     refused: JsonObject = {**street.message("go"), "metadata": {PROFILE: {"tags": ["none"]}}}
@@ -379,21 +381,21 @@ async def test_message_with_an_idempotency_key_is_routed_once(street: House) -> 
     await wait_until(lambda: count_messages(street) == [1, 0], 5, "one message was sent")
 
 
-async def count(house: House, agent: str, context: str | None) -> tuple[int, int]:
+async def count(harness: Harness, agent: str, context: str | None) -> tuple[int, int]:
     """Store loads and appends of one message and its response, after two equal ones."""
     loads = stored = 0
     for _ in range(3):
-        loads, stored = house.log.loads, len(house.log.stored)
-        accepted = await house.send("go", agent=agent, context_id=context)
-        await house.hear(accepted)
-        driver = house.parts.dispatch.find(accepted.task_id)
+        loads, stored = harness.log.loads, len(harness.log.stored)
+        accepted = await harness.send("go", agent=agent, context_id=context)
+        await harness.await_answer(accepted)
+        driver = harness.parts.dispatch.find(accepted.task_id)
         assert driver is None or driver.run.has_ended()
-    return house.log.loads - loads, len(house.log.stored) - stored
+    return harness.log.loads - loads, len(harness.log.stored) - stored
 
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_routed_message_makes_the_store_calls_of_a_direct_one(
-    street: House, *, known: bool
+    street: Harness, *, known: bool
 ) -> None:
     contexts: dict[str, str | None] = {"echo": None, ROUTER: None}
     if known:
@@ -405,7 +407,7 @@ async def test_routed_message_makes_the_store_calls_of_a_direct_one(
 
 
 async def test_routed_turn_is_rendered_from_a_template_equal_to_the_decided_append(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, open_turn = list[tuple[TurnRequest, OpenedTurn | None]](), TemplatedTurns.open
 

@@ -19,7 +19,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server
-from tests.support.house import ADA, BOB, House, open_house
+from tests.support.harness import ADA, BOB, Harness, open_harness
 from tests.support.scripted_tasks import Frame, RemoteTask, Script, Turn
 from tests.support.waiting import wait_until
 
@@ -58,14 +58,14 @@ def make_status(task: RemoteTask, number: int, more: str = "") -> Frame:
     return Frame({"statusUpdate": update})
 
 
-def find_driver(house: House, accepted: TurnAccepted) -> ActiveRun:
-    driver = house.parts.dispatch.find(accepted.task_id)
+def find_driver(harness: Harness, accepted: TurnAccepted) -> ActiveRun:
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     return driver
 
 
-async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
-    driver = find_driver(house, accepted)
+async def await_throttle(harness: Harness, accepted: TurnAccepted) -> ActiveRun:
+    driver = find_driver(harness, accepted)
     await wait_until(lambda: driver.is_throttled, 10, "the stream is throttled")
     return driver
 
@@ -73,16 +73,16 @@ async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
 @pytest.fixture
 async def impatient(
     engine_server: Server, tmp_path: Path, anyio_backend: str
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[Harness]:
     """A house that gives its agent up after 0.8 s without data."""
-    async with open_house(
+    async with open_harness(
         engine_server.url, tmp_path / "blobs", adjust=lambda one: replace(one, idle_timeout_s=0.8)
     ) as opened:
         yield opened
 
 
 async def test_flooding_agent_of_one_caller_does_not_delay_another_caller(
-    street: House,
+    street: Harness,
 ) -> None:
     loop = asyncio.get_running_loop()
     street.limits = OutputLimits(events_per_s=200)
@@ -92,7 +92,7 @@ async def test_flooding_agent_of_one_caller_does_not_delay_another_caller(
     await await_throttle(street, talkative)
     for _ in range(10):
         accepted = await street.send("hello", agent="other", who=BOB)
-        answer = await street.hear(accepted, who=BOB)
+        answer = await street.await_answer(accepted, who=BOB)
         assert answer["task"]
     assert (await street.record(talkative)).status is Status.RUNNING
     stored = len(await street.events(talkative))
@@ -103,37 +103,37 @@ async def test_flooding_agent_of_one_caller_does_not_delay_another_caller(
     await street.until(talkative, Status.CANCELLED)
 
 
-async def test_cancel_is_handled_at_once_while_the_stream_is_throttled(house: House) -> None:
-    house.limits = OutputLimits(events_per_s=2)
-    house.peer.next(talk(1_000))
-    accepted = await house.send("go", wait="stream")
-    await await_throttle(house, accepted)
-    await house.cancel(accepted)
-    assert house.peer.count("CancelTask") == 1
+async def test_cancel_is_handled_at_once_while_the_stream_is_throttled(harness: Harness) -> None:
+    harness.limits = OutputLimits(events_per_s=2)
+    harness.peer.next(talk(1_000))
+    accepted = await harness.send("go", wait="stream")
+    await await_throttle(harness, accepted)
+    await harness.cancel(accepted)
+    assert harness.peer.count("CancelTask") == 1
     # The rest of the stream would take minutes.
-    await house.until(accepted, Status.CANCELLED)
+    await harness.until(accepted, Status.CANCELLED)
 
 
 async def test_cancel_is_handled_while_frames_arrive_faster_than_they_are_stored(
-    house: House,
+    harness: Harness,
 ) -> None:
     async def store_slowly(batch: Batch) -> None:
         if len(batch.events) > 4:  # appends of the agent's output, not of the caller's cancel
             await asyncio.sleep(0.05)
 
-    house.peer.next(talk(MANY))
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RUNNING)
-    house.log.before_append = store_slowly
-    await house.cancel(accepted)
-    assert house.peer.count("CancelTask") == 1
+    harness.peer.next(talk(MANY))
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RUNNING)
+    harness.log.before_append = store_slowly
+    await harness.cancel(accepted)
+    assert harness.peer.count("CancelTask") == 1
     # Storing all output would take a minute.
-    await house.until(accepted, Status.CANCELLED)
-    assert len(await house.events(accepted)) < MANY / 10
+    await harness.until(accepted, Status.CANCELLED)
+    assert len(await harness.events(accepted)) < MANY / 10
 
 
 async def test_cancel_is_stored_between_back_to_back_appends(
-    house: House,
+    harness: Harness,
 ) -> None:
     tried: list[str] = []
 
@@ -141,24 +141,24 @@ async def test_cancel_is_stored_between_back_to_back_appends(
         if any(event.type == EventType.TASK_CANCEL_REQUESTED for event in batch.events):
             tried.append(batch.op)
             # Output that arrives meanwhile is stored first.
-            stored = len(house.log.stored)
+            stored = len(harness.log.stored)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    while len(house.log.stored) == stored:
+                    while len(harness.log.stored) == stored:
                         await asyncio.sleep(0)
 
-    house.limits = OutputLimits(events_per_s=10**9)
-    house.peer.next(talk(MANY))
-    accepted = await house.send("go", wait="stream")
-    await house.until(accepted, Status.RUNNING)
-    house.log.before_append = wait_for_a_driver_append
-    await house.cancel(accepted)
+    harness.limits = OutputLimits(events_per_s=10**9)
+    harness.peer.next(talk(MANY))
+    accepted = await harness.send("go", wait="stream")
+    await harness.until(accepted, Status.RUNNING)
+    harness.log.before_append = wait_for_a_driver_append
+    await harness.cancel(accepted)
     assert 1 < len(tried) < 4
-    assert house.peer.count("CancelTask") == 1
-    await house.until(accepted, Status.CANCELLED)
+    assert harness.peer.count("CancelTask") == 1
+    await harness.until(accepted, Status.CANCELLED)
 
 
-async def test_throttled_time_does_not_count_as_silence_of_the_agent(impatient: House) -> None:
+async def test_throttled_time_does_not_count_as_silence_of_the_agent(impatient: Harness) -> None:
     impatient.limits = OutputLimits(events_per_s=1)
     impatient.peer.next(talk(3))
     accepted = await impatient.send("go", wait="stream")
@@ -173,21 +173,23 @@ async def test_throttled_time_does_not_count_as_silence_of_the_agent(impatient: 
     assert sent_parts[1:] == [[{"text": f"word {number}"}] for number in range(3)]
 
 
-async def test_idle_limit_of_a_run_is_suspended_while_its_stream_is_throttled(house: House) -> None:
-    house.policy = replace(house.policy, idle_timeout_ms=60_000)
-    house.limits = OutputLimits(events_per_s=1)
-    house.peer.next(talk(50))
-    accepted = await house.send("go", wait="stream")
-    await await_throttle(house, accepted)
-    await house.come_due("idle", accepted.task_id, after_ms=61_000)
-    assert (await house.record(accepted)).status is Status.RUNNING
-    assert f"idle:{accepted.task_id}" in await house.due(accepted.task_id)
-    await house.cancel(accepted)
-    await house.until(accepted, Status.CANCELLED)
+async def test_idle_limit_of_a_run_is_suspended_while_its_stream_is_throttled(
+    harness: Harness,
+) -> None:
+    harness.policy = replace(harness.policy, idle_timeout_ms=60_000)
+    harness.limits = OutputLimits(events_per_s=1)
+    harness.peer.next(talk(50))
+    accepted = await harness.send("go", wait="stream")
+    await await_throttle(harness, accepted)
+    await harness.run_due("idle", accepted.task_id, after_ms=61_000)
+    assert (await harness.record(accepted)).status is Status.RUNNING
+    assert f"idle:{accepted.task_id}" in await harness.due(accepted.task_id)
+    await harness.cancel(accepted)
+    await harness.until(accepted, Status.CANCELLED)
 
 
 async def test_run_with_much_output_takes_turns_and_an_ordinary_one_does_not(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
     ordinary = await street.send("chunks 5", agent="other", who=BOB, wait="stream")
@@ -200,7 +202,7 @@ async def test_run_with_much_output_takes_turns_and_an_ordinary_one_does_not(
 
 
 async def test_turns_are_taken_only_if_there_are_other_callers(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
     street.peer.next(talk(300), talk(300))
@@ -212,7 +214,7 @@ async def test_turns_are_taken_only_if_there_are_other_callers(
 
 
 async def test_runs_of_a_caller_with_much_output_in_total_take_turns(
-    street: House, monkeypatch: pytest.MonkeyPatch
+    street: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
     # Each stream is read in one go, so each run alone is ordinary. Together they are more than their share for several
@@ -236,9 +238,9 @@ async def test_runs_of_a_caller_with_much_output_in_total_take_turns(
         await street.until(run, Status.COMPLETED)
 
 
-def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def note_turns(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The turns taken from now on: caller and agent."""
-    turns = house.parts.dispatch.scheduler
+    turns = harness.parts.dispatch.scheduler
     take, taken = turns.take, list[tuple[str, str]]()
 
     async def note(caller: str, agent: str) -> None:
@@ -264,8 +266,8 @@ class Steps:
         await turn.status("COMPLETED")
 
 
-async def await_status(house: House, run: TurnAccepted, number: int) -> None:
-    driver = find_driver(house, run)
+async def await_status(harness: Harness, run: TurnAccepted, number: int) -> None:
+    driver = find_driver(harness, run)
 
     def is_stored() -> bool:
         message = object_at(object_at(driver.run.content or {}, "status"), "message")

@@ -61,7 +61,7 @@ from passerelle.runtime.records.writes import Writes
 from passerelle.store.connection import pack, unpack
 from tests.support import drawn
 from tests.support.faults import FaultyLog
-from tests.support.house import ADA, BOB, House
+from tests.support.harness import ADA, BOB, Harness
 
 pytestmark = pytest.mark.anyio
 
@@ -137,7 +137,7 @@ class Recorded:
     plans: list[Delegation] = field(default_factory=list[Delegation])
 
 
-async def record_simplest_turn(house: House, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+async def record_simplest_turn(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Has the house process the simplest turn."""
     monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
     recorded, take, open_turn = Recorded(), answer_templates.render_answer, TemplatedTurns.open
@@ -158,14 +158,16 @@ async def record_simplest_turn(house: House, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("passerelle.delegation.runs.delivery.render_answer", see_take)
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
-    await house.talk("echo hi")
+    await harness.talk("echo hi")
     assert recorded.runs[0].rendered is not None, "the simplest turn is rendered"
     return recorded
 
 
-async def test_equal_card_keeps_the_template(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
-    card = house.registry.find("echo").fresh
+async def test_equal_card_keeps_the_template(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = await record_simplest_turn(harness, monkeypatch)
+    card = harness.registry.find("echo").fresh
     assert card is not None
 
     def read_equal_card(_peer: AgentPeer) -> PeerCard:
@@ -176,17 +178,17 @@ async def test_equal_card_keeps_the_template(house: House, monkeypatch: pytest.M
 
     monkeypatch.setattr(AgentPeer, "fresh", property(read_equal_card))
     for _ in range(3):
-        await house.talk("echo hi")
+        await harness.talk("echo hi")
     assert [template is recorded.templates[0] for template in recorded.templates] == [True] * 4
     monkeypatch.setattr(AgentPeer, "fresh", property(read_changed_card))
-    await house.talk("echo hi")
+    await harness.talk("echo hi")
     assert recorded.templates[-1] is not recorded.templates[0]
 
 
 async def test_task_whose_id_equals_its_context_is_not_templated(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (run,), (turn,) = recorded.runs, recorded.turns
     remote = turn.remote_context_id
 
@@ -203,25 +205,25 @@ async def test_task_whose_id_equals_its_context_is_not_templated(
 
 
 async def test_all_callers_of_an_agent_share_a_template(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     for name in ("bob", 'quote"d', "ada" * 40):
         who = replace(ADA, id=name)
-        command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
-        accepted = await house.service.execute(who, command, None)
+        command = SubmitTurn("echo", harness.message("echo hi"), "a2a", "unary")
+        accepted = await harness.service.execute(who, command, None)
         assert isinstance(accepted, TurnAccepted)
-        assert "task" in await house.hear(accepted, who=who)
-        listed = await house.store.projections.read_index(who.key, "echo", None, 10)
+        assert "task" in await harness.await_answer(accepted, who=who)
+        listed = await harness.store.projections.read_index(who.key, "echo", None, 10)
         assert [facade for facade, _ in listed] == [accepted.facade]
-        record = await house.record(accepted)
+        record = await harness.record(accepted)
         assert (record.owner, record.requested_by) == (who.key, name)
     assert [template is recorded.templates[0] for template in recorded.templates] == [True] * 4
 
 
 @pytest.mark.parametrize("wanted", [3, 30])
 async def test_more_tenants_than_the_limit_do_not_make_a_template_per_message(
-    house: House, monkeypatch: pytest.MonkeyPatch, wanted: int
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
     made: list[str] = []
 
@@ -234,42 +236,42 @@ async def test_more_tenants_than_the_limit_do_not_make_a_template_per_message(
     monkeypatch.setattr(turn_templates, "make_template", see_make)
     monkeypatch.setattr(turn_templates, "SHAPES", 8)
     monkeypatch.setattr(turn_templates, "FEW", 4)
-    messages = house.service.messages
+    messages = harness.service.messages
     service = replace(
-        house.service, messages=replace(messages, templated_turns=TemplatedTurns(messages.turns))
+        harness.service, messages=replace(messages, templated_turns=TemplatedTurns(messages.turns))
     )
     for _ in range(3):
         for number in range(wanted):
             who = replace(ADA, tenant=f"house-{number}")
-            command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
+            command = SubmitTurn("echo", harness.message("echo hi"), "a2a", "unary")
             accepted = await service.execute(who, command, None)
             assert isinstance(accepted, TurnAccepted)
-            assert "task" in await house.hear(accepted, who=who)
+            assert "task" in await harness.await_answer(accepted, who=who)
     assert len(made) == min(wanted, 4)
 
 
 @pytest.mark.requirement("CMD-30", "I2")
 async def test_templated_turn_with_an_idempotency_key_is_accepted_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
-    command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
-    first = await house.service.execute(ADA, command, "k-1")
+    recorded = await record_simplest_turn(harness, monkeypatch)
+    command = SubmitTurn("echo", harness.message("echo hi"), "a2a", "unary")
+    first = await harness.service.execute(ADA, command, "k-1")
     assert isinstance(first, TurnAccepted)
-    answer = await house.hear(first)
-    again = await house.service.execute(ADA, command, "k-1")
+    answer = await harness.await_answer(first)
+    again = await harness.service.execute(ADA, command, "k-1")
     assert isinstance(again, TurnAccepted)
     assert again == replace(first, repeated=True)
-    assert await house.hear(again) == answer
-    other = await house.service.execute(ADA, command, "k-2")
+    assert await harness.await_answer(again) == answer
+    other = await harness.service.execute(ADA, command, "k-2")
     assert isinstance(other, TurnAccepted)
     assert other.task_id != first.task_id
-    await house.hear(other)
-    assert house.peer.texts == ["echo hi"] * 3, "the recorded, the first and the other"
-    changed = replace(command, message=house.message("echo ho"))
+    await harness.await_answer(other)
+    assert harness.peer.texts == ["echo hi"] * 3, "the recorded, the first and the other"
+    changed = replace(command, message=harness.message("echo ho"))
     with pytest.raises(IdempotencyConflict):
-        await house.service.execute(ADA, changed, "k-1")
-    assert isinstance(await house.service.execute(BOB, changed, "k-1"), TurnAccepted)
+        await harness.service.execute(ADA, changed, "k-1")
+    assert isinstance(await harness.service.execute(BOB, changed, "k-1"), TurnAccepted)
     assert len(set(map(id, recorded.templates))) == 2, (
         "one without a key, one for all keys and callers"
     )
@@ -284,11 +286,11 @@ def make_trace(chance: random.Random, state: str | None) -> Trace:
 @pytest.mark.parametrize("state", [None, 'vendor="%b"'])
 @pytest.mark.parametrize("idem", [None, "a key"])
 async def test_rendered_turns_and_responses_with_a_trace_equal_decided_ones(
-    house: House, monkeypatch: pytest.MonkeyPatch, state: str | None, idem: str | None
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, state: str | None, idem: str | None
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (run,), (plan,) = recorded.runs, recorded.plans
-    chance, turns = random.Random(8), house.parts.service.messages.turns  # noqa: S311  a repeatable seed
+    chance, turns = random.Random(8), harness.parts.service.messages.turns  # noqa: S311  a repeatable seed
     under = (recorded.templates[0].samples[0].driver, 0)
     trace = make_trace(chance, state)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
@@ -312,11 +314,11 @@ async def test_rendered_turns_and_responses_with_a_trace_equal_decided_ones(
 
 @pytest.mark.requirement("I4", "EXT-7")
 async def test_rendered_turns_and_responses_with_a_price_equal_decided_ones(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (run,), (plan,) = recorded.runs, recorded.plans
-    chance, turns = random.Random(5), house.parts.service.messages.turns  # noqa: S311  a repeatable seed
+    chance, turns = random.Random(5), harness.parts.service.messages.turns  # noqa: S311  a repeatable seed
     under = (recorded.templates[0].samples[0].driver, 0)
     price = Price("EUR", "per_call", 20_000)
     priced = replace(plan, facts=(price.make_estimate("echo"),))
@@ -350,11 +352,11 @@ async def test_rendered_turns_and_responses_with_a_price_equal_decided_ones(
 
 @pytest.mark.parametrize("is_gated", [False, True])
 async def test_rendered_turns_with_conditions_or_a_gate_equal_decided_ones(
-    house: House, monkeypatch: pytest.MonkeyPatch, *, is_gated: bool
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, *, is_gated: bool
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (plan,) = recorded.plans
-    chance, turns = random.Random(6), house.parts.service.messages.turns  # noqa: S311  a repeatable seed
+    chance, turns = random.Random(6), harness.parts.service.messages.turns  # noqa: S311  a repeatable seed
     under = (recorded.templates[0].samples[0].driver, 0)
     wanted: tuple[JsonObject, ...] = ({"artifact": {"name": "result"}},)
     judged = replace(plan, gated=True) if is_gated else replace(plan, acceptance=wanted)
@@ -378,10 +380,10 @@ async def test_rendered_turns_with_conditions_or_a_gate_equal_decided_ones(
 @pytest.mark.requirement("TR-13")
 @pytest.mark.parametrize("is_met", [True, False])
 async def test_condition_of_a_templated_turn_is_checked_with_its_response(
-    house: House, monkeypatch: pytest.MonkeyPatch, *, is_met: bool
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, *, is_met: bool
 ) -> None:
-    await record_simplest_turn(house, monkeypatch)
-    house.acceptance = ({"artifact": {"name": "result" if is_met else "another"}},)
+    await record_simplest_turn(harness, monkeypatch)
+    harness.acceptance = ({"artifact": {"name": "result" if is_met else "another"}},)
     rendered_turns, open_templated = list[bool](), TemplatedTurns.open
 
     async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
@@ -391,16 +393,16 @@ async def test_condition_of_a_templated_turn_is_checked_with_its_response(
 
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
     for _ in range(3):
-        accepted = await house.send("echo hi")
-        record = await house.until(accepted, Status.COMPLETED if is_met else Status.FAILED)
+        accepted = await harness.send("echo hi")
+        record = await harness.until(accepted, Status.COMPLETED if is_met else Status.FAILED)
         assert record.coverage is not None
         assert record.coverage.state == ("met" if is_met else "unmet")
     assert rendered_turns == [True] * 3
-    assert (await verify_store(house.store)).ok
+    assert (await verify_store(harness.store)).ok
 
 
 async def test_turn_with_more_ids_than_ordinals_is_decided(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("passerelle.core.mint_log.ORDINALS", ORDINALS[:8])
     rendered_turns = list[bool]()
@@ -412,22 +414,22 @@ async def test_turn_with_more_ids_than_ordinals_is_decided(
         return opened
 
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
-    await house.until(await house.send("echo hi"), Status.COMPLETED)
+    await harness.until(await harness.send("echo hi"), Status.COMPLETED)
     assert rendered_turns == [False]
 
 
 async def test_templated_turn_is_stored_at_the_place_of_its_context(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (turn,) = recorded.turns
     assert list_places(ADA, turn.place.context_id)[0] == turn.place
-    held = await house.parts.writes.load([turn.place.thread])
+    held = await harness.parts.writes.load([turn.place.thread])
     assert isinstance(held[turn.place.thread].record, ThreadRecord)
 
 
 async def test_known_ids_of_a_templated_turn_equal_the_stored_ones(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended, append = list[PackedBatch](), FaultyLog.append
 
@@ -437,9 +439,9 @@ async def test_known_ids_of_a_templated_turn_equal_the_stored_ones(
         return await append(log, batch)
 
     monkeypatch.setattr(FaultyLog, "append", see_append)
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (turn,) = recorded.turns
-    record = (await house.parts.writes.load([turn.task]))[turn.task].record
+    record = (await harness.parts.writes.load([turn.task]))[turn.task].record
     assert isinstance(record, TaskRecord)
     known = (turn.turn_id, turn.remote_context_id)
     assert (record.turn_id, record.attempts[0].remote_context_id) == known
@@ -456,10 +458,10 @@ async def test_known_ids_of_a_templated_turn_equal_the_stored_ones(
 @pytest.mark.requirement("LT-7")
 @pytest.mark.parametrize("is_written", [True, False])
 async def test_templated_task_is_listed_before_its_caller_gets_the_response(
-    house: House, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
 ) -> None:
-    await record_simplest_turn(house, monkeypatch)
-    projections, posted = house.store.projections, list[str]()
+    await record_simplest_turn(harness, monkeypatch)
+    projections, posted = harness.store.projections, list[str]()
     post = projections.post_index
 
     async def post_or_not(row: IndexRow, within_s: float) -> bool:
@@ -467,7 +469,7 @@ async def test_templated_task_is_listed_before_its_caller_gets_the_response(
         return is_written and await post(row, within_s)
 
     monkeypatch.setattr(projections, "post_index", post_or_not)
-    task = (await house.talk("echo again"))[0].task_id
+    task = (await harness.talk("echo again"))[0].task_id
     assert posted == [task]
     listed = await projections.read_index(ADA.key, "echo", None, 10)
     assert task in {facade for facade, _ in listed}
@@ -475,12 +477,12 @@ async def test_templated_task_is_listed_before_its_caller_gets_the_response(
 
 @pytest.mark.requirement("I4")
 async def test_rendered_turns_and_responses_equal_decided_ones(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (template,), (run,), (plan,) = recorded.templates, recorded.runs, recorded.plans
     chance = random.Random(23)  # noqa: S311  a repeatable seed
-    turns, driver = house.parts.service.messages.turns, template.samples[0].driver
+    turns, driver = harness.parts.service.messages.turns, template.samples[0].driver
     shapes_rendered: set[AnswerShape] = set()
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
@@ -530,13 +532,13 @@ def make_thread(chance: random.Random, who: Principal, ids: Ids) -> Held:
 @pytest.mark.requirement("I4", "LT-17")
 @pytest.mark.parametrize("seed", [31, 47, 53])
 async def test_rendered_further_turns_equal_decided_ones_for_any_thread_record(
-    house: House, monkeypatch: pytest.MonkeyPatch, seed: int
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (first,), (run,), (plan,) = recorded.templates, recorded.runs, recorded.plans
     chance = random.Random(seed)  # noqa: S311  a repeatable seed
-    turns, under = house.parts.service.messages.turns, (first.samples[0].driver, 0)
-    command = SubmitTurn("echo", house.message("hi"), "a2a", "unary", context_id="c")
+    turns, under = harness.parts.service.messages.turns, (first.samples[0].driver, 0)
+    command = SubmitTurn("echo", harness.message("hi"), "a2a", "unary", context_id="c")
     template = make_template(turns, TurnRequest(ADA, command, plan), under, knows=True)
     assert template is not None
     shapes_rendered, versions = set[AnswerShape](), set[int]()
@@ -557,7 +559,7 @@ async def test_rendered_further_turns_equal_decided_ones_for_any_thread_record(
 @pytest.mark.requirement("LT-17")
 @pytest.mark.parametrize("context", [None, 'a "name" of the caller\'s'])
 async def test_further_messages_of_a_context_are_templated_and_continue_artifact_versions(
-    house: House, monkeypatch: pytest.MonkeyPatch, context: str | None
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, context: str | None
 ) -> None:
     monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
     appended, append = list[PackedBatch](), FaultyLog.append
@@ -568,29 +570,29 @@ async def test_further_messages_of_a_context_are_templated_and_continue_artifact
         return await append(log, batch)
 
     monkeypatch.setattr(FaultyLog, "append", see_append)
-    first = await house.send("echo hi", context_id=context)
-    assert "task" in await house.hear(first)
+    first = await harness.send("echo hi", context_id=context)
+    assert "task" in await harness.await_answer(first)
     for number in range(1, 5):
-        accepted = await house.send(f"echo {number}", context_id=first.context_id)
-        answer = await house.hear(accepted)
+        accepted = await harness.send(f"echo {number}", context_id=first.context_id)
+        answer = await harness.await_answer(accepted)
         assert object_at(answer, "task")["contextId"] == first.context_id
         assert len(appended) == 2 * (number + 1)
     place = list_places(ADA, first.context_id)[0]
-    thread = (await house.parts.writes.load([place.thread]))[place.thread].record
+    thread = (await harness.parts.writes.load([place.thread]))[place.thread].record
     assert isinstance(thread, ThreadRecord)
     assert (thread.turns, thread.active_turns) == (5, ())
     assert len(set(thread.remotes.values())) == 1
     assert {name: one.version for name, one in thread.artifacts.items()} == {"result": 5}
-    assert (await verify_store(house.store)).ok
+    assert (await verify_store(harness.store)).ok
 
 
 @pytest.mark.requirement("LT-14")
 async def test_message_into_a_busy_context_is_decided(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await record_simplest_turn(house, monkeypatch)
-    house.peer.hold()
-    first = await house.send("echo hi")
+    await record_simplest_turn(harness, monkeypatch)
+    harness.peer.hold()
+    first = await harness.send("echo hi")
     rendered_turns, open_templated = list[bool](), TemplatedTurns.open
 
     async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
@@ -599,18 +601,18 @@ async def test_message_into_a_busy_context_is_decided(
         return opened
 
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
-    second = await house.send("echo hi", context_id=first.context_id)
+    second = await harness.send("echo hi", context_id=first.context_id)
     assert rendered_turns == [False]
-    house.peer.release_all()
+    harness.peer.release_all()
     for accepted in (first, second):
-        assert "task" in await house.hear(accepted)
+        assert "task" in await harness.await_answer(accepted)
 
 
 @pytest.mark.requirement("I3", "LT-14")
 async def test_context_changed_since_it_was_read_is_read_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     context = recorded.turns[0].place.context_id
     load, between = Writes.load, ["echo between"]
 
@@ -618,27 +620,27 @@ async def test_context_changed_since_it_was_read_is_read_again(
         wanted = list(refs)
         held = await load(writes, wanted)
         if between and [ref.kind for ref in wanted] == [EntityKind.THREAD]:
-            await house.hear(await house.send(between.pop(), context_id=context))
+            await harness.await_answer(await harness.send(between.pop(), context_id=context))
         return held
 
     monkeypatch.setattr(Writes, "load", load_and_change)
-    answer = await house.hear(await house.send("echo last", context_id=context))
+    answer = await harness.await_answer(await harness.send("echo last", context_id=context))
     assert "task" in answer
-    assert house.peer.texts == ["echo hi", "echo between", "echo last"]
+    assert harness.peer.texts == ["echo hi", "echo between", "echo last"]
     place = list_places(ADA, context)[0]
-    thread = (await house.parts.writes.load([place.thread]))[place.thread].record
+    thread = (await harness.parts.writes.load([place.thread]))[place.thread].record
     assert isinstance(thread, ThreadRecord)
     assert (thread.turns, thread.artifacts["result"].version) == (3, 3)
-    assert (await verify_store(house.store)).ok
+    assert (await verify_store(harness.store)).ok
 
 
 @pytest.mark.requirement("I4")
 async def test_setting_with_the_digits_of_a_length_is_rendered_unchanged(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = await record_simplest_turn(house, monkeypatch)
+    recorded = await record_simplest_turn(harness, monkeypatch)
     (template,), (run,), (plan,) = recorded.templates, recorded.runs, recorded.plans
-    turns, (sample, _) = house.parts.service.messages.turns, template.samples
+    turns, (sample, _) = harness.parts.service.messages.turns, template.samples
     values, shape = sample.example.values, AnswerShape(is_task=True)
     without_text = sample_result(shape, run.writes.ids, sample.remote_context_id)
     run.context.content = None

@@ -10,7 +10,7 @@ from passerelle.core.events import Event
 from passerelle.core.payloads.conversation import ThreadStarted, ThreadUpdated
 from passerelle.core.payloads.runtime import SnapshotUpdated
 from passerelle.core.task.status import Status
-from tests.support.house import House
+from tests.support.harness import Harness
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -49,12 +49,12 @@ def find_snapshots(events: list[Event], turn: TurnAccepted) -> list[Event]:
 
 
 @pytest.mark.requirement("EVC-2", "EVC-18", "EVC-3")
-async def test_thread_records_when_it_is_running_and_idle(house: House) -> None:
-    first, _ = await house.talk("one")
-    second = await house.send("two", context_id=first.context_id)
-    await house.hear(second)
-    await house.until(second, Status.COMPLETED)
-    events = await house.events(first)
+async def test_thread_records_when_it_is_running_and_idle(harness: Harness) -> None:
+    first, _ = await harness.talk("one")
+    second = await harness.send("two", context_id=first.context_id)
+    await harness.await_answer(second)
+    await harness.until(second, Status.COMPLETED)
+    events = await harness.events(first)
     ended = [("turn.completed", None), ("thread.updated", "idle")]
     assert list_thread(events) == [*FIRST, *BEGUN, *ended]
     for turn in (first, second):
@@ -64,37 +64,37 @@ async def test_thread_records_when_it_is_running_and_idle(house: House) -> None:
 
 
 @pytest.mark.requirement("EVC-2", "EVC-18", "EVC-3")
-async def test_thread_is_idle_only_after_its_last_turn_has_ended(house: House) -> None:
-    slow = await house.send("ask which", wait="none")
-    await house.until(slow, Status.WAITING_INPUT)
-    held = await house.send("silent", context_id=slow.context_id, wait="none")
-    failing = await house.send("refuse", context_id=slow.context_id)
+async def test_thread_is_idle_only_after_its_last_turn_has_ended(harness: Harness) -> None:
+    slow = await harness.send("ask which", wait="none")
+    await harness.until(slow, Status.WAITING_INPUT)
+    held = await harness.send("silent", context_id=slow.context_id, wait="none")
+    failing = await harness.send("refuse", context_id=slow.context_id)
     with pytest.raises(PasserelleError):
-        await house.hear(failing)
-    events = await house.events(held)
+        await harness.await_answer(failing)
+    events = await harness.events(held)
     after = next(i for i, event in enumerate(events) if event.type == "turn.failed")
     assert list_thread(events[after:]) == [("turn.failed", None), ("thread.updated", "running")]
     assert len(find_snapshots(events, failing)) == 1
     assert not find_snapshots(events, held), "its turn is open"
-    await house.cancel(held)
-    await house.until(held, Status.CANCELLED)
-    events = await house.events(held)
+    await harness.cancel(held)
+    await harness.until(held, Status.CANCELLED)
+    events = await harness.events(held)
     assert list_thread(events)[-2:] == [("turn.completed", None), ("thread.updated", "idle")]
     assert len(find_snapshots(events, held)) == 1
 
 
 @pytest.mark.requirement("EVC-2", "EVC-18")
 async def test_status_of_a_thread_is_recorded_once_for_turns_that_end_together(
-    house: House,
+    harness: Harness,
 ) -> None:
-    accepted = await house.send("silent", wait="none")
-    await house.until(accepted, Status.QUEUED)
-    turns = [accepted, *[await house.send("silent", task=accepted.facade) for _ in range(3)]]
+    accepted = await harness.send("silent", wait="none")
+    await harness.until(accepted, Status.QUEUED)
+    turns = [accepted, *[await harness.send("silent", task=accepted.facade) for _ in range(3)]]
     # A message that reaches the agent after the cancel is refused: its turn fails instead of ending with the others.
-    await wait_until(lambda: len(house.peer.messages) == 4, 15, "the agent has all four messages")
-    await house.cancel(accepted)
-    await house.until(accepted, Status.CANCELLED)
-    events = await house.events(accepted)
+    await wait_until(lambda: len(harness.peer.messages) == 4, 15, "the agent has all four messages")
+    await harness.cancel(accepted)
+    await harness.until(accepted, Status.CANCELLED)
+    events = await harness.events(accepted)
     ends = [event for event in events if event.type == "turn.completed"]
     assert {event.fact.scope.turn_id for event in ends} == {turn.turn_id for turn in turns}
     assert list_thread(events)[-5:] == [("turn.completed", None)] * 4 + [("thread.updated", "idle")]

@@ -20,7 +20,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.writes import AppendOptions
 from tests.integration.delegation.test_endings import join_chunks
 from tests.support.faults import Moment
-from tests.support.house import ADA, House, task_of
+from tests.support.harness import ADA, Harness, task_of
 from tests.support.packed import read_packed
 from tests.support.scripted_tasks import RemoteTask, Turn
 from tests.support.waiting import wait_until
@@ -40,27 +40,27 @@ def lose_reply(*, of: bytes, found: list[str]) -> Moment:
 
 
 @pytest.mark.requirement("I2")
-async def test_chunk_with_a_lost_store_reply_is_stored_once(house: House) -> None:
-    accepted, remote = await open_artifact(house)
+async def test_chunk_with_a_lost_store_reply_is_stored_once(harness: Harness) -> None:
+    accepted, remote = await open_artifact(harness)
     lost: list[str] = []
-    house.log.after_append = lose_reply(of=b"said once", found=lost)
-    watching = asyncio.create_task(house.watch(accepted))
+    harness.log.after_append = lose_reply(of=b"said once", found=lost)
+    watching = asyncio.create_task(harness.watch(accepted))
     remote.artifact([{"text": "said once"}], append=True)
     await wait_until(lambda: lost, 15, "the reply was lost")
     remote.status("COMPLETED")
     assert join_chunks(await watching) == "opened said once"
-    assert str(await house.read(accepted)).count("said once") == 1
+    assert str(await harness.read(accepted)).count("said once") == 1
 
 
-async def open_artifact(house: House) -> tuple[TurnAccepted, RemoteTask]:
+async def open_artifact(harness: Harness) -> tuple[TurnAccepted, RemoteTask]:
     """A working task with the first chunk of an artifact stored."""
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    (remote,) = house.peer.tasks.values()
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    (remote,) = harness.peer.tasks.values()
     remote.artifact([{"text": "opened "}], last=False)
 
     async def is_open() -> bool:
-        return "opened" in str(await house.read(accepted))
+        return "opened" in str(await harness.read(accepted))
 
     await wait_until(is_open, 15, "the artifact is open")
     return accepted, remote
@@ -68,10 +68,10 @@ async def open_artifact(house: House) -> tuple[TurnAccepted, RemoteTask]:
 
 @pytest.mark.requirement("I2")
 async def test_chunk_with_a_lost_store_reply_is_stored_once_despite_a_later_write(
-    house: House,
+    harness: Harness,
 ) -> None:
     lost: list[str] = []
-    accepted, remote = await open_artifact(house)
+    accepted, remote = await open_artifact(harness)
 
     def rename(decision: Decision) -> AppendOptions:
         record = cast("TaskRecord", decision.state(task_of(accepted)))
@@ -81,21 +81,21 @@ async def test_chunk_with_a_lost_store_reply_is_stored_once_despite_a_later_writ
     async def lose_and_write(batch: Batch) -> None:
         if not lost and any(b"said once" in event.body for event in batch.events):
             lost.append(batch.op)
-            await house.parts.writes.decide(accepted.session_id, [task_of(accepted)], rename)
+            await harness.parts.writes.decide(accepted.session_id, [task_of(accepted)], rename)
             raise StoreUnavailable("no reply came", "unknown")
 
-    house.log.after_append = lose_and_write
+    harness.log.after_append = lose_and_write
     remote.artifact([{"text": "said once"}], append=True)
     await wait_until(lambda: lost, 15, "the reply was lost")
     remote.status("COMPLETED")
-    record = await house.until(accepted, Status.COMPLETED)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert record.title == "renamed"
-    assert str(await house.read(accepted)).count("said once") == 1
+    assert str(await harness.read(accepted)).count("said once") == 1
 
 
-async def run_twice(house: House, wanted: bytes) -> None:
+async def run_twice(harness: Harness, wanted: bytes) -> None:
     """From now on the first append with these bytes runs, loses its reply, and is retried inside the store."""
-    append, done = house.log.log.append, False
+    append, done = harness.log.log.append, False
 
     async def append_again(batch: Batch | PackedBatch) -> AppendResult:
         nonlocal done
@@ -105,45 +105,45 @@ async def run_twice(house: House, wanted: bytes) -> None:
             return await append(batch)
         return result
 
-    house.log.log.append = append_again  # type: ignore[method-assign]  # injects the fault
+    harness.log.log.append = append_again  # type: ignore[method-assign]  # injects the fault
 
 
 @pytest.mark.requirement("CMD-30")
 async def test_keyed_message_with_a_lost_store_reply_is_sent(
-    house: House,
+    harness: Harness,
 ) -> None:
-    await run_twice(house, b'"turn.submitted"')
-    accepted = await house.send("hello", idem="key-lost")
+    await run_twice(harness, b'"turn.submitted"')
+    accepted = await harness.send("hello", idem="key-lost")
     assert not accepted.repeated
-    assert "task" in await house.hear(accepted)
-    assert len(house.peer.messages) == 1
+    assert "task" in await harness.await_answer(accepted)
+    assert len(harness.peer.messages) == 1
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_keyed_input_with_a_lost_store_reply_is_sent(house: House) -> None:
+async def test_keyed_input_with_a_lost_store_reply_is_sent(harness: Harness) -> None:
     async def work(turn: Turn) -> None:
         await turn.status("WORKING")
         await asyncio.Event().wait()
 
-    house.peer.next(work)
-    accepted = await house.send("go", wait="stream")
+    harness.peer.next(work)
+    accepted = await harness.send("go", wait="stream")
 
     async def is_shown() -> bool:
-        return (await house.record(accepted)).shown
+        return (await harness.record(accepted)).shown
 
     await wait_until(is_shown, 15, "the task is there for its caller")
-    await run_twice(house, b'"turn.submitted"')
-    await house.send("and this", task=accepted.facade, idem="key-input")
-    await wait_until(lambda: "and this" in house.peer.texts, 15, "the peer has the input")
-    assert house.peer.texts.count("and this") == 1
+    await run_twice(harness, b'"turn.submitted"')
+    await harness.send("and this", task=accepted.facade, idem="key-input")
+    await wait_until(lambda: "and this" in harness.peer.texts, 15, "the peer has the input")
+    assert harness.peer.texts.count("and this") == 1
 
 
 @pytest.mark.requirement("I9")
 async def test_task_stored_despite_an_error_to_its_caller_ends(
-    house: House,
+    harness: Harness,
 ) -> None:
-    house.timeouts = replace(house.timeouts, revive_s=0.02)
-    await house.restart()
+    harness.timeouts = replace(harness.timeouts, revive_s=0.02)
+    await harness.restart()
     tasks: list[str] = []
 
     async def lose(batch: Batch) -> None:
@@ -151,26 +151,26 @@ async def test_task_stored_despite_an_error_to_its_caller_ends(
             tasks.append(batch.runs[0].task)
             raise StoreUnavailable("no reply came", "unknown")
 
-    house.log.after_append = lose
+    harness.log.after_append = lose
     with pytest.raises(StoreUnavailable):
-        await house.send("hello", idem="key-doubt")
-    again = await house.send("", idem="key-doubt", message=message_like("hello", house))
+        await harness.send("hello", idem="key-doubt")
+    again = await harness.send("", idem="key-doubt", message=message_like("hello", harness))
     assert (again.task_id, again.repeated) == (tasks[0], True)
-    record = await house.until(again, Status.FAILED)
+    record = await harness.until(again, Status.FAILED)
     assert record.attempts[-1].status is Status.LOST
-    assert house.peer.messages == []
+    assert harness.peer.messages == []
 
 
-def message_like(text: str, house: House) -> JsonObject:
+def message_like(text: str, harness: Harness) -> JsonObject:
     """The last message of ``house`` again."""
-    message = house.message(text)
+    message = harness.message(text)
     number = int(str(message["messageId"]).removeprefix("m-"))
     return {**message, "messageId": f"m-{number - 1}"}
 
 
 @pytest.mark.requirement("I6")
 async def test_message_of_a_caller_cancelled_during_the_append_reaches_the_agent(
-    house: House,
+    harness: Harness,
 ) -> None:
     stored, gone = asyncio.Event(), asyncio.Event()
 
@@ -179,25 +179,25 @@ async def test_message_of_a_caller_cancelled_during_the_append_reaches_the_agent
             stored.set()
             await gone.wait()
 
-    house.log.after_append = hold
-    sending = asyncio.create_task(house.send("hello"))
+    harness.log.after_append = hold
+    sending = asyncio.create_task(harness.send("hello"))
     await stored.wait()
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     gone.set()
-    await wait_until(lambda: house.peer.texts == ["hello"], 15, "the peer has the message")
+    await wait_until(lambda: harness.peer.texts == ["hello"], 15, "the peer has the message")
 
 
 @pytest.mark.requirement("CMD-30", "LT-5")
-async def test_answer_by_message_and_its_turn_are_one_append(house: House) -> None:
-    accepted, _ = await house.talk("ask Which colour?")
-    view = await house.question(accepted)
-    message = house.message("blue")
+async def test_answer_by_message_and_its_turn_are_one_append(harness: Harness) -> None:
+    accepted, _ = await harness.talk("ask Which colour?")
+    view = await harness.question(accepted)
+    message = harness.message("blue")
     lost: list[str] = []
-    house.log.after_append = lose_reply(of=b'"turn.submitted"', found=lost)
+    harness.log.after_append = lose_reply(of=b'"turn.submitted"', found=lost)
     with pytest.raises(StoreUnavailable):
-        await house.send("", task=accepted.facade, message=message, idem="key-answer")
-    closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
+        await harness.send("", task=accepted.facade, message=message, idem="key-answer")
+    closed = await harness.service.read(ADA, GetAction(str(view["actionId"])))
     assert closed["state"] == "answered"
-    again = await house.send("", task=accepted.facade, message=message, idem="key-answer")
+    again = await harness.send("", task=accepted.facade, message=message, idem="key-answer")
     assert again.repeated

@@ -22,7 +22,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.writes import AppendOptions, Written
-from tests.support.house import ADA, House, task_of
+from tests.support.harness import ADA, Harness, task_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -33,10 +33,10 @@ def rename(title: str) -> DescribeTask:
 
 
 @pytest.mark.requirement("I2")
-async def test_second_writer_on_the_same_read_gets_a_conflict(house: House) -> None:
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    task, writes = task_of(accepted), house.parts.writes
+async def test_second_writer_on_the_same_read_gets_a_conflict(harness: Harness) -> None:
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    task, writes = task_of(accepted), harness.parts.writes
     held = await writes.load([task])
     record = cast("TaskRecord", held[task].record)
     decisions = [writes.begin(accepted.session_id, held) for _ in range(2)]
@@ -45,18 +45,18 @@ async def test_second_writer_on_the_same_read_gets_a_conflict(house: House) -> N
     first, second = [await writes.commit(decision, held, AppendOptions()) for decision in decisions]
     assert isinstance(first, Written)
     assert isinstance(second, Conflict)
-    assert (await house.record(accepted)).title == "first"
+    assert (await harness.record(accepted)).title == "first"
 
 
 @pytest.mark.requirement("I2")
 async def test_write_that_names_a_task_twice_acquires_its_driver_lock_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("passerelle.runtime.records.writes._LINE_S", 3_600.0)
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    task, writes = task_of(accepted), house.parts.writes
-    driver = house.parts.dispatch.find(accepted.task_id)
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    task, writes = task_of(accepted), harness.parts.writes
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
 
     def name(title: str) -> Callable[[Decision], AppendOptions]:
@@ -67,24 +67,24 @@ async def test_write_that_names_a_task_twice_acquires_its_driver_lock_once(
         return body
 
     async def write_first(_batch: Batch) -> None:
-        house.log.before_append = None
+        harness.log.before_append = None
         await writes.decide(accepted.session_id, [task], name("first"))
 
-    house.log.before_append = write_first
+    harness.log.before_append = write_first
     # Like an answer sent as a message to its task: both name the task.
     async with asyncio.timeout(20):
         await writes.decide(accepted.session_id, [task, task], name("second"))
         # The lock was released as often as it was acquired.
         await driver.run.line.acquire()
     driver.run.line.release()
-    assert (await house.record(accepted)).title == "second"
+    assert (await harness.record(accepted)).title == "second"
 
 
 @pytest.mark.requirement("ENV-2")
-async def test_event_ids_are_unique_across_writers_and_retries(house: House) -> None:
+async def test_event_ids_are_unique_across_writers_and_retries(harness: Harness) -> None:
     """Templated turns, decided turns, and writers that lose and decide again: each attempt mints its own ids."""
     accepted = [
-        one for one, _ in await asyncio.gather(*(house.talk(f"turn {n}") for n in range(8)))
+        one for one, _ in await asyncio.gather(*(harness.talk(f"turn {n}") for n in range(8)))
     ]
     ref = task_of(accepted[0])
 
@@ -95,24 +95,24 @@ async def test_event_ids_are_unique_across_writers_and_retries(house: House) -> 
             decision.set_field(ref, "touched", b"%d" % number)
             return AppendOptions()
 
-        await house.parts.writes.decide(accepted[0].session_id, [ref], body)
+        await harness.parts.writes.decide(accepted[0].session_id, [ref], body)
 
     await asyncio.gather(*map(write, range(8)))
-    await house.restart()
-    accepted.append((await house.talk("after it"))[0])
+    await harness.restart()
+    accepted.append((await harness.talk("after it"))[0])
     found = [
         entry.event_id
         for session in {one.session_id for one in accepted}
-        for entry in await house.entries(session)
+        for entry in await harness.entries(session)
     ]
     assert len(found) == len(set(found)) > 8 * 8
 
 
 @pytest.mark.requirement("I2")
-async def test_eight_concurrent_writers_all_succeed_in_sequence(house: House) -> None:
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    task, writes = task_of(accepted), house.parts.writes
+async def test_eight_concurrent_writers_all_succeed_in_sequence(harness: Harness) -> None:
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    task, writes = task_of(accepted), harness.parts.writes
     titles: list[str] = []
 
     async def write(number: int) -> None:
@@ -125,25 +125,25 @@ async def test_eight_concurrent_writers_all_succeed_in_sequence(house: House) ->
         await writes.decide(accepted.session_id, [task], body)
 
     await asyncio.gather(*(write(number) for number in range(8)))
-    title = (await house.record(accepted)).title
+    title = (await harness.record(accepted)).title
     assert sorted(title.split(".")[1:]) == [str(number) for number in range(8)]
     assert len(titles) > 8, "some had to decide again"
-    stored = await house.types(accepted)
+    stored = await harness.types(accepted)
     assert stored.count("task.updated") == 8
 
 
 @pytest.mark.requirement("I2")
-async def test_frame_that_lost_to_another_write_is_decided_again(house: House) -> None:
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    (remote,) = house.peer.tasks.values()
+async def test_frame_that_lost_to_another_write_is_decided_again(harness: Harness) -> None:
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    (remote,) = harness.peer.tasks.values()
     meanwhile = asyncio.Event()
 
     async def write_between(batch: Batch) -> None:
         if batch.fence is not None:
-            house.log.before_append = None
-            house.peer.on_cancel = "ignored"
-            await house.parts.writes.decide(
+            harness.log.before_append = None
+            harness.peer.on_cancel = "ignored"
+            await harness.parts.writes.decide(
                 accepted.session_id, [task_of(accepted)], lambda decision: _rename(decision, "x")
             )
             meanwhile.set()
@@ -153,25 +153,25 @@ async def test_frame_that_lost_to_another_write_is_decided_again(house: House) -
         decision.add(decide(record, rename(title)))
         return AppendOptions()
 
-    house.log.before_append = write_between
+    harness.log.before_append = write_between
     remote.artifact([{"text": "said once"}])
     await asyncio.wait_for(meanwhile.wait(), 15)
     remote.status("COMPLETED")
-    record = await house.until(accepted, Status.COMPLETED)
+    record = await harness.until(accepted, Status.COMPLETED)
     assert record.title == "x"
-    assert str(await house.read(accepted)).count("said once") == 1
-    assert (await house.types(accepted)).count("artifact.changed") == 1
+    assert str(await harness.read(accepted)).count("said once") == 1
+    assert (await harness.types(accepted)).count("artifact.changed") == 1
 
 
-async def test_cancelled_waiter_of_the_lock_is_skipped(house: House) -> None:
-    accepted = await house.send("silent", wait="stream")
-    await house.until(accepted, Status.QUEUED)
-    driver = house.parts.dispatch.find(accepted.task_id)
+async def test_cancelled_waiter_of_the_lock_is_skipped(harness: Harness) -> None:
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    driver = harness.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     run, held = driver.run, asyncio.Event()
 
     async def hold(_batch: Batch) -> None:
-        house.log.before_append = None
+        harness.log.before_append = None
         await held.wait()
 
     def warn(text: str) -> asyncio.Task[Written]:
@@ -180,107 +180,110 @@ async def test_cancelled_waiter_of_the_lock_is_skipped(house: House) -> None:
             run.append(lambda step: step.add([Fact(scope_of(step.record), warning)]))
         )
 
-    house.log.before_append = hold
+    harness.log.before_append = hold
     first = warn("first")
-    await wait_until(lambda: house.log.before_append is None, 15, "the first one is on its way")
+    await wait_until(lambda: harness.log.before_append is None, 15, "the first one is on its way")
     cancelled, called, last = warn("gone"), warn("called and gone"), warn("last")
     await asyncio.sleep(0)
     cancelled.cancel()
 
     def cancel_when_admitted(_result: str, _seconds: float, _why: str) -> None:
         # Cancelled after it was admitted, and before it runs.
-        house.parts.writes.tally = lambda _result, _seconds, _why: None
+        harness.parts.writes.tally = lambda _result, _seconds, _why: None
         asyncio.get_running_loop().call_soon(called.cancel)
 
-    house.parts.writes.tally = cancel_when_admitted
+    harness.parts.writes.tally = cancel_when_admitted
     held.set()
     async with asyncio.timeout(15):
         ends = await asyncio.gather(first, cancelled, called, last, return_exceptions=True)
     assert [isinstance(end, Written) for end in ends] == [True, False, False, True]
     assert isinstance(await warn("after them"), Written)
-    payloads = [event.fact.payload for event in await house.events(accepted)]
+    payloads = [event.fact.payload for event in await harness.events(accepted)]
     warnings = [one.message for one in payloads if isinstance(one, WarningRaised)]
     assert warnings == ["first", "last", "after them"]
 
 
 @pytest.mark.requirement("CMD-30")
 async def test_repeated_request_with_its_key_is_the_same_turn_and_one_message(
-    house: House,
+    harness: Harness,
 ) -> None:
-    message = house.message("hello")
-    first = await house.send("", message=message, idem="key-1")
-    await house.hear(first)
-    again = await house.send("", message=message, idem="key-1")
+    message = harness.message("hello")
+    first = await harness.send("", message=message, idem="key-1")
+    await harness.await_answer(first)
+    again = await harness.send("", message=message, idem="key-1")
     assert replace(again, repeated=False) == first
     assert again.repeated
-    assert await house.hear(again) == {"task": await house.read(first)}
-    assert len(house.peer.messages) == 1
-    assert (await house.types(first)).count("turn.submitted") == 1
+    assert await harness.await_answer(again) == {"task": await harness.read(first)}
+    assert len(harness.peer.messages) == 1
+    assert (await harness.types(first)).count("turn.submitted") == 1
     with pytest.raises(IdempotencyConflict):
-        await house.send("something else", idem="key-1")
+        await harness.send("something else", idem="key-1")
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_one_key_sent_ten_times_at_once_is_one_message(house: House) -> None:
-    message = house.message("hello")
+async def test_one_key_sent_ten_times_at_once_is_one_message(harness: Harness) -> None:
+    message = harness.message("hello")
     accepted = await asyncio.gather(
-        *(house.send("", message=message, idem="key-2") for _ in range(10))
+        *(harness.send("", message=message, idem="key-2") for _ in range(10))
     )
     assert len({one.task_id for one in accepted}) == 1
-    await asyncio.gather(*(house.hear(one) for one in accepted))
-    assert len(house.peer.messages) == 1
+    await asyncio.gather(*(harness.await_answer(one) for one in accepted))
+    assert len(harness.peer.messages) == 1
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_repeated_follow_up_with_its_key_is_one_turn_and_one_message(house: House) -> None:
-    accepted, _ = await house.talk("ask Which colour?")
-    message = house.message("blue")
+async def test_repeated_follow_up_with_its_key_is_one_turn_and_one_message(
+    harness: Harness,
+) -> None:
+    accepted, _ = await harness.talk("ask Which colour?")
+    message = harness.message("blue")
     turns = [
-        await house.send("", message=message, task=accepted.facade, idem="key-3") for _ in range(3)
+        await harness.send("", message=message, task=accepted.facade, idem="key-3")
+        for _ in range(3)
     ]
     assert len({one.turn_id for one in turns}) == 1
     assert [one.repeated for one in turns] == [False, True, True]
-    await house.until(accepted, Status.COMPLETED)
-    assert house.peer.texts == ["ask Which colour?", "blue"]
-    assert (await house.types(accepted)).count("turn.submitted") == 2
+    await harness.until(accepted, Status.COMPLETED)
+    assert harness.peer.texts == ["ask Which colour?", "blue"]
+    assert (await harness.types(accepted)).count("turn.submitted") == 2
 
 
-async def test_same_message_id_without_a_key_is_a_new_turn_each_time(house: House) -> None:
-    message = house.message("hello")
-    accepted = [await house.send("", message=message) for _ in range(3)]
-    await asyncio.gather(*(house.hear(one) for one in accepted))
+async def test_same_message_id_without_a_key_is_a_new_turn_each_time(harness: Harness) -> None:
+    message = harness.message("hello")
+    accepted = [await harness.send("", message=message) for _ in range(3)]
+    await asyncio.gather(*(harness.await_answer(one) for one in accepted))
     assert len({one.task_id for one in accepted}) == 3
-    assert len(house.peer.messages) == 3
+    assert len(harness.peer.messages) == 3
 
 
-async def names(house: House, query: ListTasks) -> list[str]:
-    page = await house.service.read(ADA, query)
+async def names(harness: Harness, query: ListTasks) -> list[str]:
+    page = await harness.service.read(ADA, query)
     return [str(task["id"]) for task in cast("list[JsonObject]", page["tasks"])]
 
 
-async def test_list_is_newest_first_with_every_task_on_one_page(house: House) -> None:
-    sent = [(await house.talk(f"number {number}"))[0].facade for number in range(7)]
-    whole = await names(house, ListTasks("echo"))
+async def test_list_is_newest_first_with_every_task_on_one_page(harness: Harness) -> None:
+    sent = [(await harness.talk(f"number {number}"))[0].facade for number in range(7)]
+    whole = await names(harness, ListTasks("echo"))
     assert sorted(whole) == sorted(sent)
     found: list[str] = []
     token: str | None = None
     for _ in range(3):
         query = ListTasks("echo", page_size=3, page_token=token)
-        page = await house.service.read(ADA, query)
+        page = await harness.service.read(ADA, query)
         assert (page["pageSize"], page["totalSize"]) == (3, 7)
-        found += await names(house, query)
+        found += await names(harness, query)
         token = str(page["nextPageToken"])
     assert token == ""
     assert found == whole
     with pytest.raises(InvalidInput, match="pageToken"):
-        await names(house, ListTasks("echo", page_token="not a token"))
+        await names(harness, ListTasks("echo", page_token="not a token"))
 
 
-async def test_list_filters_by_context_state_and_agent(street: House) -> None:
+async def test_list_filters_by_context_state_and_agent(street: Harness) -> None:
     first, _ = await street.talk("one")
     second, _ = await street.talk("ask what", agent="other")
     third = await street.send("three", agent="other", context_id=first.context_id)
-    await street.hear(third)
+    await street.await_answer(third)
     context = ListTasks("echo", context_id=first.context_id)
     assert await names(street, context) == [first.facade]
     context = ListTasks("other", context_id=first.context_id)
@@ -298,34 +301,38 @@ async def test_list_filters_by_context_state_and_agent(street: House) -> None:
     assert "history" not in cast("list[JsonObject]", page["tasks"])[0]
 
 
-async def test_task_is_listed_before_its_caller_gets_the_response(house: House) -> None:
-    accepted = await house.send("silent", wait="stream")
-    task = cast("JsonObject", (await house.hear(accepted, at_once=True))["task"])
-    assert await names(house, ListTasks("echo")) == [task["id"]]
+async def test_task_is_listed_before_its_caller_gets_the_response(harness: Harness) -> None:
+    accepted = await harness.send("silent", wait="stream")
+    task = cast("JsonObject", (await harness.await_answer(accepted, at_once=True))["task"])
+    assert await names(harness, ListTasks("echo")) == [task["id"]]
 
 
-async def test_open_tasks_and_approvals_keep_their_stream_open(house: House) -> None:
-    accepted, _ = await house.talk("ask what")
-    (action,) = (await house.record(accepted)).open_actions
-    assert sorted(await house.store.log.read_open(accepted.session_id)) == sorted(
+async def test_open_tasks_and_approvals_keep_their_stream_open(harness: Harness) -> None:
+    accepted, _ = await harness.talk("ask what")
+    (action,) = (await harness.record(accepted)).open_actions
+    assert sorted(await harness.store.log.read_open(accepted.session_id)) == sorted(
         [accepted.task_id, action]
     )
-    await house.respond(await house.question(accepted), option_id="reply", content={"text": "x"})
-    await house.until(accepted, Status.COMPLETED)
-    assert await house.store.log.read_open(accepted.session_id) == []
+    await harness.respond(
+        await harness.question(accepted), option_id="reply", content={"text": "x"}
+    )
+    await harness.until(accepted, Status.COMPLETED)
+    assert await harness.store.log.read_open(accepted.session_id) == []
 
 
 @pytest.mark.requirement("I3")
-async def test_concurrent_turns_of_one_context_have_one_order_without_gaps(house: House) -> None:
-    first, _ = await house.talk("one")
+async def test_concurrent_turns_of_one_context_have_one_order_without_gaps(
+    harness: Harness,
+) -> None:
+    first, _ = await harness.talk("one")
     accepted = await asyncio.gather(
-        *(house.send(f"number {number}", context_id=first.context_id) for number in range(8))
+        *(harness.send(f"number {number}", context_id=first.context_id) for number in range(8))
     )
-    await asyncio.gather(*(house.hear(one) for one in accepted))
-    entries = await house.entries(first.session_id)
+    await asyncio.gather(*(harness.await_answer(one) for one in accepted))
+    entries = await harness.entries(first.session_id)
     assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
-    head = await house.store.log.read_head(StreamRef(StreamKind.SESSION, first.session_id))
+    head = await harness.store.log.read_head(StreamRef(StreamKind.SESSION, first.session_id))
     assert head is not None
     assert head.sequence == len(entries)
-    turns = [event for event in await house.events(first) if event.type == "turn.submitted"]
+    turns = [event for event in await harness.events(first) if event.type == "turn.submitted"]
     assert len(turns) == 9

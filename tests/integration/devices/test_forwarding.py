@@ -108,7 +108,7 @@ async def wait_told(at: Instance, view: JsonObject, count: int = 1) -> list[Json
     return found
 
 
-def come_due(rig: Rig, view: JsonObject, row: str) -> None:
+def run_due(rig: Rig, view: JsonObject, row: str) -> None:
     """Makes a row of a question due now, whatever its time is."""
     shard = str(view["actionId"]).partition("_")[2][:2]
     command(rig.url, "ZADD", f"{{{shard}}}:due", "XX", "1", f"{row}")
@@ -191,7 +191,7 @@ async def test_who_looks_at_a_device_is_pushed_to_only_when_no_answer_comes(
             ("webpush", "suppressed"),
         ]
         assert await push.read_seen() == []
-        come_due(rig, view, f"notify:{view['actionId']}:2")
+        run_due(rig, view, f"notify:{view['actionId']}:2")
         at.gateway.duties.due.look_again()
         *_, second = await wait_told(at, view, 3)
         assert (second["outcome"], second["attempt"], second["deviceId"]) == (
@@ -221,7 +221,7 @@ async def test_who_has_seen_a_question_is_not_pushed_to_for_want_of_an_answer(
         assert (seen.status_code, seen.json()["seenBy"]) == (200, ["ada"]), seen.text
     await push.answer(201)
     before = len(await push.read_seen())
-    come_due(rig, view, f"notify:{view['actionId']}:2")
+    run_due(rig, view, f"notify:{view['actionId']}:2")
     at.gateway.duties.due.look_again()
     told = await wait_told(at, view, 3)
     assert [(one["outcome"], one.get("reason")) for one in told] == [
@@ -271,7 +271,7 @@ async def test_who_is_still_left_alone_when_a_wait_ends_waits_again(
     shard = str(view["actionId"]).partition("_")[2][:2]
     for ended, owed in (("q", "q1"), ("q1", "q2")):
         name = f"notify:{view['actionId']}:"
-        come_due(rig, view, name + ended)
+        run_due(rig, view, name + ended)
         at.gateway.duties.due.look_again()
         told = await wait_told(at, view, 2 if ended == "q" else 3)
         assert (told[-1]["outcome"], told[-1]["attempt"]) == ("suppressed", 4)
@@ -333,7 +333,7 @@ async def test_a_push_service_that_fails_is_tried_again(rig: Rig, push: PushServ
     (told,) = await wait_told(at, view)
     assert (told["outcome"], told["reason"]) == ("failed", "http_503")
     await push.answer(201)
-    come_due(rig, view, f"notify:{view['actionId']}:2")
+    run_due(rig, view, f"notify:{view['actionId']}:2")
     at.gateway.duties.due.look_again()
     both = await wait_told(at, view, 2)
     assert [one["outcome"] for one in both] == ["failed", "sent"]
@@ -354,7 +354,7 @@ async def test_an_endpoint_inside_our_network_is_never_called(rig: Rig, push: Pu
 async def test_a_question_that_stays_open_for_long_is_warned_of(rig: Rig) -> None:
     at = await start(rig)
     view = await ask(at)
-    come_due(rig, view, f"stalled:{view['actionId']}")
+    run_due(rig, view, f"stalled:{view['actionId']}")
     at.gateway.duties.due.look_again()
 
     async def is_warned() -> bool:

@@ -16,10 +16,10 @@ from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, read, say
 from tests.integration.devices.test_forwarding import (
     PushService,
-    come_due,
     make_quiet,
     push,
     read_told,
+    run_due,
     start,
     subscribe,
     wait_told,
@@ -85,7 +85,7 @@ async def test_pushes_for_a_muted_agent_wait_for_the_end_unless_it_is_grave(
     ended = await at.http.delete("/v1/mutes/echo", headers=bearer("ada"))
     assert (ended.status_code, ended.json()) == (200, {"peer": "echo", "until": None})
     assert await list_mutes(at) == []
-    come_due(rig, view, row)
+    run_due(rig, view, row)
     at.gateway.duties.due.look_again()
     *_, last = await wait_told(at, view, 2)
     assert (last["outcome"], last["attempt"]) == ("sent", 4)

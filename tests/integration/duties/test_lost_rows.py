@@ -13,7 +13,7 @@ from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances
 from tests.integration.duties.story import OWNER, Story, make_writes
 from tests.support.engine import ask
-from tests.support.lost_tail import remember
+from tests.support.lost_tail import take_snapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -52,13 +52,13 @@ async def lose(store: Store, instances: Instances, relaying: Instance) -> list[E
     first = await begin(store)
     one = await first.ask("one")
     await relay_all(relaying)
-    before = remember(instances.url, HOME)
+    before = take_snapshot(instances.url, HOME)
     second = await begin(store)
     two = await second.ask("two")
     await relay_all(relaying)
     assert await list_tasks(store) == {first.task.id, second.task.id}
     assert await list_questions(store) == {one.id, two.id}
-    before.bring_back()
+    before.restore()
     assert await list_tasks(store) == {first.task.id}
     assert await list_questions(store) == {one.id}
     return [first.task, second.task, one, two]
@@ -107,11 +107,11 @@ async def test_target_that_has_lost_everything_is_resent_the_whole_window(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
-    before = remember(instances.url, HOME)
+    before = take_snapshot(instances.url, HOME)
     stories = [await begin(store) for _ in range(150)]
     questions = [await story.ask() for story in stories[::10]]
     await relay_all(relaying)
-    before.bring_back()
+    before.restore()
     stories.append(await begin(store))
     await relay_all(relaying)
     assert await list_tasks(store) == {story.task.id for story in stories}

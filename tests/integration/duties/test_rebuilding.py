@@ -42,7 +42,7 @@ from tests.integration.duties.test_lost_rows import (
     relay_all,
 )
 from tests.support.engine import ask
-from tests.support.lost_tail import Moment, remember
+from tests.support.lost_tail import ShardSnapshot, take_snapshot
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -100,9 +100,9 @@ async def test_verify_reports_what_it_would_repair_and_repairs_it(
     instances: Instances, store: Store, tmp_path: Path
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
-    before = remember(instances.url, HOME)
+    before = take_snapshot(instances.url, HOME)
     stories, asked = await write_stories(store, relaying)
-    before.bring_back()
+    before.restore()
     forget_feed(instances.url)
     ask(
         instances.url, "ZREM", keys.session_tasks(SOURCE, stories[0].session.id), stories[0].task.id
@@ -154,10 +154,10 @@ async def test_loss_older_than_the_feed_is_repaired_by_the_owner_of_the_duty(
     instances: Instances, store: Store, *, is_next: bool
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
-    before = remember(instances.url, HOME)
+    before = take_snapshot(instances.url, HOME)
     stories, asked = await write_stories(store, relaying)
     forget_feed(instances.url)
-    before.bring_back()
+    before.restore()
     if is_next:
         stories.append(await begin(store))
     relaying.duties.relay.audit_s = 0.0
@@ -173,9 +173,9 @@ async def test_loss_older_than_the_feed_is_repaired_by_the_owner_of_the_duty(
     assert await find_epoch(store, SOURCE) == 0, "nothing was lost there"
 
 
-async def lose_records(instances: Instances, relaying: Instance, moment: Moment) -> None:
+async def lose_records(instances: Instances, relaying: Instance, moment: ShardSnapshot) -> None:
     """Restores the earlier records and reports the loss."""
-    moment.bring_back()
+    moment.restore()
     await instances.stack.enter_async_context(relaying.duties)
     relaying.duties.repair.find_loss(SOURCE, 0, "audit")
 
@@ -202,12 +202,12 @@ async def test_rows_of_tasks_lost_with_the_tail_are_removed(
     kept = await begin(store)
     one = await kept.ask("kept")
     await relay_all(relaying)
-    moment = remember(instances.url, SOURCE)
+    moment = take_snapshot(instances.url, SOURCE)
     lost = await begin(store)
     two = await lost.ask("lost")
     await relay_all(relaying)
     assert await list_questions(store) == {one.id, two.id}
-    moment.bring_back()
+    moment.restore()
     assert {line.split(": ")[1].split(" ")[0] for line in await list_problems(store)} == {
         lost.task.id,
         two.id,
@@ -236,7 +236,7 @@ async def test_task_whose_end_was_lost_is_open_again_in_lists_and_inbox(
     await relay_all(relaying)
     if feed == "is shorter":
         forget_feed(instances.url)
-    moment = remember(instances.url, SOURCE)
+    moment = take_snapshot(instances.url, SOURCE)
     await story.answer(asked)
     await story.fail()
     await relay_all(relaying)

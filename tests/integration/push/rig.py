@@ -178,7 +178,7 @@ class Rig:
         assert self.settings.redis_url is not None
         return self.settings.redis_url.get_secret_value()
 
-    def come_due(self) -> None:
+    def run_due(self) -> None:
         """Ends the claims that a gateway has left behind, as if their time had passed."""
         url = self.engine_url
         for shard in ALL_SHARDS:

@@ -23,11 +23,11 @@ from passerelle.webhooks import retries
 from passerelle.webhooks.sender import WebhookSender
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
-from tests.support.names import Inside
+from tests.support.resolver import LoopbackResolver
 from tests.support.scripted_tasks import Turn
 from tests.support.stored_events import rewrite_stream
 from tests.support.waiting import wait_until
-from tests.support.webhook_receiver import Notice, WebhookReceiver
+from tests.support.webhook_receiver import WebhookReceiver, WebhookRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ async def frames_of(rig: Rig, task: str) -> list[bytes]:
     ]
 
 
-def last_state(notice: Notice) -> str:
+def last_state(notice: WebhookRequest) -> str:
     """The state that a notice tells of; "" for one about an artifact."""
     body: dict[str, Any] = notice.body
     (holder,) = body.values()
@@ -226,7 +226,7 @@ async def test_kill_between_send_and_settle_repeats_one_delivery_with_the_same_e
     assert len(rig.receiver.notices) == 1
     await rig.stop()
     # While no gateway shares the loop, which this holds: a claim whose answer is read too late hides its row for 10 s.
-    rig.come_due()
+    rig.run_due()
     await rig.start()
     await rig.until_state(task, "mine", "gone")
     frames = await frames_of(rig, task)
@@ -280,7 +280,7 @@ async def test_name_that_leads_to_a_private_address_is_refused_when_it_is_connec
     engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list allows every name, and so vouches for none."""
-    sender = partial(WebhookSender, resolver=Inside())
+    sender = partial(WebhookSender, resolver=LoopbackResolver())
     monkeypatch.setattr("passerelle.gateway.assembly.WebhookSender", sender)
     webhooks = WebhookSettings(allow=("http://*:*",))
     async with run_rig(engine_server.url, tmp_path, webhooks=webhooks) as rig:

@@ -22,7 +22,7 @@ from passerelle.webhooks import retries, stream
 from tests.integration.push.rig import Rig
 from tests.support.engine import ask
 from tests.support.waiting import wait_until
-from tests.support.webhook_receiver import Notice
+from tests.support.webhook_receiver import WebhookRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("EXT-8")]
 SECRET: Final = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -105,7 +105,7 @@ def read_events(rig: Rig) -> list[bytes]:
     return [orjson.dumps(event) for one in batches for event in one.body["events"]]
 
 
-def verify(notice: Notice, secret: str = SECRET) -> bool:
+def verify(notice: WebhookRequest, secret: str = SECRET) -> bool:
     """What a receiver does that goes by the standard (Standard Webhooks, v1)."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     stamp = f"{notice.headers['webhook-id']}.{notice.headers['webhook-timestamp']}.".encode()

@@ -1,5 +1,5 @@
 // A caller made with the official SDK. It does what lines of JSON on its standard input say, and answers in kind;
-// see tests/interop/puppets.py.
+// see tests/interop/scripted_clients.py.
 import readline from 'node:readline';
 import { randomUUID } from 'node:crypto';
 import {

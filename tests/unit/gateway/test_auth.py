@@ -26,7 +26,7 @@ from passerelle.permission_bridge.devices.pairing import TOKEN_PREFIX
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client
-from tests.support.known_keys import know_keys
+from tests.support.known_keys import make_authenticator
 
 if TYPE_CHECKING:
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
@@ -42,7 +42,7 @@ PERSON = make_client(
 
 @pytest.fixture
 def keys() -> KnownCallers:
-    return know_keys(OWNER_TOKEN, (PLAIN, PERSON))
+    return make_authenticator(OWNER_TOKEN, (PLAIN, PERSON))
 
 
 async def test_owner_token_is_the_owner_with_every_right(keys: KnownCallers) -> None:
@@ -83,7 +83,7 @@ async def test_key_is_taken_with_or_without_the_name_of_its_hash() -> None:
     bare = PLAIN.model_copy(
         update={"key_hash": hash_key(Secret("k-plain")).removeprefix("sha256:")}
     )
-    door = know_keys(OWNER_TOKEN, (bare,))
+    door = make_authenticator(OWNER_TOKEN, (bare,))
     assert (await door.authenticate(Credentials("k-plain"))).id == "plain"
 
 
@@ -93,7 +93,7 @@ async def test_key_may_stand_in_a_header_of_its_own(keys: KnownCallers) -> None:
 
 async def test_key_that_only_begins_like_a_long_one_is_refused() -> None:
     long = "k" * 9_000
-    door = know_keys(OWNER_TOKEN, (make_client("long", long, "*"),))
+    door = make_authenticator(OWNER_TOKEN, (make_client("long", long, "*"),))
     with pytest.raises(Unauthenticated):
         await door.authenticate(Credentials(long + "x"))
 
@@ -250,7 +250,7 @@ def test_only_the_holder_of_a_key_is_recognized_as_long_as_it_is_one(keys: Known
 
 def test_token_of_a_device_is_looked_up_as_one_whatever_keys_there_are() -> None:
     token = f"{TOKEN_PREFIX}dvs_1"
-    door = know_keys(OWNER_TOKEN, (make_client("plain", token, "*"),))
+    door = make_authenticator(OWNER_TOKEN, (make_client("plain", token, "*"),))
     devices = DeviceCallers(door, cast("DeviceLists", None), lambda _id, _tenant: None)
     assert door.authenticate_cached(Credentials(token)) is not None
     assert devices.authenticate_cached(Credentials(token)) is None

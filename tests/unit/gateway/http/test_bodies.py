@@ -16,7 +16,7 @@ from passerelle.core.credentials import Credentials
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.http import buttons, pairing, tickets
 from passerelle.gateway.http.problem import EXCEPTION_HANDLERS
-from tests.support.house import ADA
+from tests.support.harness import ADA
 
 if TYPE_CHECKING:
     from passerelle.core.principal import Principal

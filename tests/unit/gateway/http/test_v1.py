@@ -27,7 +27,7 @@ from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client
-from tests.support.known_keys import know_keys
+from tests.support.known_keys import make_authenticator
 from tests.support.scripted_service import ScriptedService
 from tests.unit.gateway.test_rpc import ACCEPTED, DECISION
 
@@ -44,7 +44,7 @@ def service() -> ScriptedService:
 @pytest.fixture
 async def http(service: ScriptedService) -> AsyncIterator[AsyncClient]:
     client = make_client("c", "k-client", "*")
-    auth = know_keys(Secret("owner-token"), (client,))
+    auth = make_authenticator(Secret("owner-token"), (client,))
     site = make_site(make_v1_routes(service, auth, SystemIds()), Settings())
     transport = ASGITransport(site, raise_app_exceptions=False)
     async with AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

@@ -2,7 +2,7 @@
 
 Four fifths of what a gateway's start costs are imports. Where gateways are started by the dozen, or one is killed
 dozens of times in a row, their lives are forked from here; each is a process of its own, with its own arguments,
-folder, environment and files, and dies like any other. Run as ``python -m tests.support.nursery FOLDER``: a line of
+folder, environment and files, and dies like any other. Run as ``python -m tests.support.fork_server FOLDER``: a line of
 JSON in, the id of a process out; how each has ended is in a file of ``FOLDER`` that has its id for a name.
 
 What Python reads before the first line of a program (``PYTHONPATH`` and its like) is that of the nursery: whoever wants
@@ -39,7 +39,7 @@ _LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT
 _MODULES: Final = ("passerelle.gateway.server", "passerelle.gateway.app")
 
 
-class ForkedLife:
+class ForkedProcess:
     """A process that the nursery has forked for us; how it ended stands in ``ended``."""
 
     def __init__(self, pid: int, ended: Path, mother: subprocess.Popen[bytes]) -> None:
@@ -81,7 +81,7 @@ class ForkedLife:
 
 
 @dataclass(slots=True)
-class Nursery:
+class ForkServer:
     """The process that forks; ``start`` stands in for that of ``demo.processes``."""
 
     process: subprocess.Popen[bytes]
@@ -112,35 +112,37 @@ class Nursery:
         into.write(json.dumps(wanted).encode() + b"\n")
         into.flush()
         pid = int(out.readline())
-        return Child(name, ForkedLife(pid, self.folder / str(pid), self.process), said, complained)
+        return Child(
+            name, ForkedProcess(pid, self.folder / str(pid), self.process), said, complained
+        )
 
-    def list_lives(self) -> list[int]:
+    def list_processes(self) -> list[int]:
         """The processes that it has forked and that have not ended."""
         task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(one) for one in task.read_text("ascii").split()]
 
 
 @asynccontextmanager
-async def run_nursery() -> AsyncGenerator[Nursery]:
+async def run_fork_server() -> AsyncGenerator[ForkServer]:
     """One that has imported everything; whoever it has forked ends with it."""
-    with _open() as nursery:
-        await asyncio.to_thread(_await, nursery)
-        yield nursery
+    with _open() as fork_server:
+        await asyncio.to_thread(_await, fork_server)
+        yield fork_server
 
 
 @contextmanager
-def share_nursery() -> Generator[Nursery]:
+def share_fork_server() -> Generator[ForkServer]:
     """The same for whoever starts a gateway in this process meanwhile."""
-    with _open() as nursery:
-        _await(nursery)
-        SHARED.append(nursery)
+    with _open() as fork_server:
+        _await(fork_server)
+        SHARED.append(fork_server)
         try:
-            yield nursery
+            yield fork_server
         finally:
-            SHARED.remove(nursery)
+            SHARED.remove(fork_server)
 
 
-SHARED: Final[list[Nursery]] = []
+SHARED: Final[list[ForkServer]] = []
 """At most one: that of the run."""
 
 
@@ -152,10 +154,10 @@ def find_starter(environ: Mapping[str, str] | None) -> Starter:
 
 
 @contextmanager
-def _open() -> Generator[Nursery]:
+def _open() -> Generator[ForkServer]:
     with tempfile.TemporaryDirectory(prefix="nursery-") as folder:
         process = subprocess.Popen(
-            (sys.executable, "-m", "tests.support.nursery", folder),
+            (sys.executable, "-m", "tests.support.fork_server", folder),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_ROOT,
@@ -163,7 +165,7 @@ def _open() -> Generator[Nursery]:
             start_new_session=True,
         )
         try:
-            yield Nursery(process, Path(folder))
+            yield ForkServer(process, Path(folder))
         finally:
             process.kill()
             process.wait()
@@ -172,9 +174,9 @@ def _open() -> Generator[Nursery]:
                     end.close()
 
 
-def _await(nursery: Nursery) -> None:
-    assert nursery.process.stdout is not None
-    assert nursery.process.stdout.readline() == _READY
+def _await(fork_server: ForkServer) -> None:
+    assert fork_server.process.stdout is not None
+    assert fork_server.process.stdout.readline() == _READY
 
 
 def _inherit() -> dict[str, str]:

@@ -7,7 +7,7 @@ import socket
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 
-class Inside(AbstractResolver):
+class LoopbackResolver(AbstractResolver):
     """Names that lead to this machine."""
 
     async def resolve(

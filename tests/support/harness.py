@@ -107,7 +107,7 @@ class MovableClock:
 
 
 @dataclass(slots=True)
-class House:
+class Harness:
     """One instance, and what it stands on. ``clock``, ``log`` and ``blobs`` do what a test says."""
 
     store: Store
@@ -205,7 +205,7 @@ class House:
         """Takes up a run that nobody drives."""
         await self.parts.dispatch.adopt(task_of(accepted))
 
-    async def give_away(self, accepted: TurnAccepted, driver: Incarnation) -> None:
+    async def replace_driver(self, accepted: TurnAccepted, driver: Incarnation) -> None:
         """Writes another driver into a task, as a take-over does; nobody tells the one that drives it."""
         task = task_of(accepted)
         held = await self.parts.writes.load([task])
@@ -261,7 +261,7 @@ class House:
         """Has a session proved after the test."""
         self._sessions[session_id] = None
 
-    async def hear(
+    async def await_answer(
         self, accepted: TurnAccepted, *, who: Principal = ADA, at_once: bool = False
     ) -> JsonObject:
         """The answer of a turn."""
@@ -272,7 +272,7 @@ class House:
     async def talk(self, text: str, *, agent: str = "echo") -> tuple[TurnAccepted, JsonObject]:
         """Submits a turn and waits for its answer."""
         accepted = await self.send(text, agent=agent)
-        return accepted, await self.hear(accepted)
+        return accepted, await self.await_answer(accepted)
 
     async def read(self, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
         """The Task as GetTask gives it."""
@@ -353,7 +353,7 @@ class House:
         """Their classes."""
         return [event.type for event in await self.events(accepted)]
 
-    async def come_due(self, kind: str, entity: str, *, after_ms: int) -> None:
+    async def run_due(self, kind: str, entity: str, *, after_ms: int) -> None:
         """Lets so much time pass, and has a due row of ``entity`` handled."""
         member = f"{kind}:{entity}"
         # Before its time: a driver that looks for itself may be done with it a moment later.
@@ -423,13 +423,13 @@ def task_of(accepted: TurnAccepted) -> EntityRef:
 
 
 @asynccontextmanager
-async def open_house(
+async def open_harness(
     url: str,
     blobs: Path | str,
     *names: str,
     adjust: Callable[[PeerConfig], PeerConfig] = lambda config: config,
     memory: MemoryRoom | None = None,
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[Harness]:
     """A house with a scripted peer for each name; everything is closed and proved at the end."""
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await Store.open(StoreSettings(url, blobs)))
@@ -451,14 +451,14 @@ async def open_house(
             await stack.enter_async_context(limiter)
         registry = PeerRegistry(configs, SystemClock(), limiter, memory=memory)
         stack.push_async_callback(registry.close)
-        house = House(store, log, faulty, MovableClock(), registry, peers, stack)
-        await house.start()
-        stack.push_async_callback(_drain, house)
-        yield house
+        harness = Harness(store, log, faulty, MovableClock(), registry, peers, stack)
+        await harness.start()
+        stack.push_async_callback(_drain, harness)
+        yield harness
         log.refuses_writes, log.before_append, log.after_append = False, None, None
         faulty.away = False
-        await house.prove()
+        await harness.prove()
 
 
-async def _drain(house: House) -> None:
-    await house.parts.dispatch.drain()
+async def _drain(harness: Harness) -> None:
+    await harness.parts.dispatch.drain()

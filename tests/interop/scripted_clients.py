@@ -79,7 +79,7 @@ def read(value: JsonObject) -> Seen:
 
 
 @dataclass(slots=True)
-class Puppet:
+class ScriptedClient:
     """One caller."""
 
     process: asyncio.subprocess.Process
@@ -139,9 +139,9 @@ class Puppet:
 
 
 @asynccontextmanager
-async def open_puppet(
+async def open_client(
     library: str, card_url: str, token: str, binding: str
-) -> AsyncGenerator[Puppet, None]:
+) -> AsyncGenerator[ScriptedClient, None]:
     """A caller of the agent whose card is at ``card_url``."""
     command, client, _ = COMMANDS[library]
     process = await asyncio.create_subprocess_exec(
@@ -154,10 +154,10 @@ async def open_puppet(
         stdout=asyncio.subprocess.PIPE,
         limit=2**20,
     )
-    puppet = Puppet(process)
-    listening = asyncio.create_task(puppet.listen())
+    scripted = ScriptedClient(process)
+    listening = asyncio.create_task(scripted.listen())
     try:
-        yield puppet
+        yield scripted
     finally:
         if process.returncode is None:
             process.kill()

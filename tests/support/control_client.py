@@ -14,17 +14,17 @@ from passerelle.core.wire.codec import from_wire
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.rpc.table import CALLS, call
 from passerelle.runtime.common.calls import Caller
-from tests.support.house import ADA, House
+from tests.support.harness import ADA, Harness
 from tests.support.waiting import wait_until
 
 _WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ControlClient:
     """Where Ada steers her tasks."""
 
-    house: House
+    harness: Harness
 
     async def do(
         self, method: str, idem: str | None = None, who: Principal = ADA, /, **params: Json
@@ -33,13 +33,13 @@ class Desk:
 
         Sessions that it names are proved afterwards.
         """
-        answer = await call(self.house.service, Caller(who, "http", idem), method, params)
+        answer = await call(self.harness.service, Caller(who, "http", idem), method, params)
         form = CALLS[method].result or CALLS[method].model
         if form is not None:
             from_wire(form, answer)
         for member in (answer, answer.get("task"), answer.get("session")):
             if isinstance(member, dict) and isinstance(member.get("sessionId"), str):
-                self.house.remember(str(member["sessionId"]))
+                self.harness.remember(str(member["sessionId"]))
         return answer
 
     async def create(self, objective: str = "report the sales", **params: Json) -> str:
@@ -55,14 +55,14 @@ class Desk:
 
     def hold_card(self) -> None:
         """The card of ``echo`` is served once ``card_open`` is set, or the test is over."""
-        opened = self.house.peer.card_open
+        opened = self.harness.peer.card_open
         opened.clear()
-        self.house.stack.callback(opened.set)
+        self.harness.stack.callback(opened.set)
 
     async def record(self, task_id: str) -> TaskRecord:
         """The stored record."""
         ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.house.parts.writes.load([ref]))[ref].record
+        record = (await self.harness.parts.writes.load([ref]))[ref].record
         assert isinstance(record, TaskRecord)
         return record
 
@@ -80,7 +80,7 @@ class Desk:
     async def events(self, task_id: str) -> list[Event]:
         """The stored events of a task, in order."""
         record = await self.record(task_id)
-        entries = await self.house.entries(record.session_id)
+        entries = await self.harness.entries(record.session_id)
         events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
         return [event for event in events if event.fact.scope.task_id == task_id]
 

@@ -18,7 +18,7 @@ _BETWEEN_CALLS_S: Final = 0.05
 
 
 @dataclass(slots=True)
-class Beside:
+class BackgroundCalls:
     """How they fared: calls that were answered, the slowest of all, and what was wrong."""
 
     answered: int = 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from passerelle.demo.processes import Child, GatewayProcess, start
+from tests.support.fork_server import ForkServer, find_starter
 from tests.support.leaks import look
-from tests.support.nursery import Nursery, find_starter
 from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
@@ -28,9 +28,9 @@ async def wait_for_end(child: Child) -> int | None:
     [(("version",), 0), (("nothing",), 2), (("check", "nowhere.yaml"), 2)],
 )
 async def test_a_command_ends_as_a_process_of_its_own_does(
-    nursery: Nursery, tmp_path: Path, words: tuple[str, ...], status: int
+    fork_server: ForkServer, tmp_path: Path, words: tuple[str, ...], status: int
 ) -> None:
-    forked = nursery.start("forked", ("passerelle", *words), tmp_path)
+    forked = fork_server.start("forked", ("passerelle", *words), tmp_path)
     started = start("started", ("passerelle", *words), tmp_path)
     assert await wait_for_end(forked) == await wait_for_end(started) == status
     assert forked.stdout_file.read_text("utf-8") == started.stdout_file.read_text("utf-8")
@@ -38,9 +38,9 @@ async def test_a_command_ends_as_a_process_of_its_own_does(
 
 
 async def test_a_forked_gateway_is_killed_and_stopped_as_any(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
-    gateway = GatewayProcess(tmp_path, begin=nursery.start)
+    gateway = GatewayProcess(tmp_path, begin=fork_server.start)
     await gateway.start()
     first = gateway.child
     assert first is not None
@@ -50,32 +50,34 @@ async def test_a_forked_gateway_is_killed_and_stopped_as_any(
     assert not is_alive(first.process.pid)
     await gateway.start()
     assert await gateway.stop() == 0
-    await wait_until(lambda: not nursery.list_lives(), 10, "the nursery has seen the end")
+    await wait_until(lambda: not fork_server.list_processes(), 10, "the nursery has seen the end")
 
 
 async def test_its_environment_is_what_it_is_given_and_no_more(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fork_server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Set after the nursery began; a setting of whoever runs the tests is not for a gateway.
     monkeypatch.setenv("PASSERELLE_LOG_LEVEL", "none")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("HOME")
     own = {"PASSERELLE_CONTEXT": "elsewhere"}
-    child = nursery.start("shown", ("passerelle", "contexts", "show"), tmp_path, own)
+    child = fork_server.start("shown", ("passerelle", "contexts", "show"), tmp_path, own)
     assert await wait_for_end(child) == 2
     assert f"{tmp_path}/passerelle/contexts.yaml: has no context 'elsewhere'" in (
         child.stderr_file.read_text("utf-8")
     )
 
 
-async def test_whose_python_begins_differently_is_started(nursery: Nursery) -> None:
-    assert find_starter(None) == find_starter({"PASSERELLE_PORT": "1"}) == nursery.start
+async def test_whose_python_begins_differently_is_started(fork_server: ForkServer) -> None:
+    assert find_starter(None) == find_starter({"PASSERELLE_PORT": "1"}) == fork_server.start
     assert find_starter({"PYTHONPATH": os.curdir}) is start
 
 
-async def test_limits_of_whoever_starts_it_are_its_own(nursery: Nursery, tmp_path: Path) -> None:
+async def test_limits_of_whoever_starts_it_are_its_own(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    gateway = GatewayProcess(tmp_path, begin=nursery.start)
+    gateway = GatewayProcess(tmp_path, begin=fork_server.start)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     try:
         await gateway.start()
