@@ -1,4 +1,4 @@
-"""The same story over every binding gives the same answers (A2A 1.0 section 5.1)."""
+"""The same story over every binding has the same answers (A2A 1.0 section 5.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES = frozenset({"timestamp", "lastModified"})
 
 
 class Names:
-    """Ids of one run as symbols, in the order in which they are seen."""
+    """Replaces the ids of a run by symbols, in order of appearance."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -35,7 +35,7 @@ class Names:
 
 
 async def tell(caller: Caller) -> AsyncIterator[object]:
-    """One story: everything that a caller can do with a task."""
+    """One story: every operation that a caller has for a task."""
     done = await caller.send(write("tck-artifact-data"))
     yield done
     yield await caller.send(write("tck-message-response"))

@@ -1,7 +1,7 @@
-"""Nothing of an agent's own reaches a caller: no id of its tasks and contexts, no address, no text of its errors.
+"""No internal detail of an agent reaches a caller: no id of its tasks and contexts, no address, no error text.
 
-The agent puts one marker into all of them. No byte that a caller gets may hold it, whatever went wrong and over
-whichever binding; nor may the origin of the agent, which its card names.
+The agent puts one marker into all of them. No byte that a caller receives may contain it, whatever fails and over any
+binding; nor may the origin of the agent, which its card names.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ TEXT = f"Task {MARKER}-task-9 of http://{MARKER}.example:9/a failed in /srv/{MAR
 
 
 class Ear:
-    """A caller of the leaky agent that keeps every byte it gets."""
+    """A caller of the leaky agent that keeps every received byte."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self.heard: list[str] = []
 
     async def call(self, operation: str, params: Json) -> Json:
-        """A call, refused or not; the result, empty for a refusal."""
+        """A call, refused or not; returns the result, empty for a refusal."""
         answer = await self._caller.call(operation, params)
         self.heard += [str(answer), repr(answer.raw)]
         return answer.result or {}
 
     async def send(self, text: str, **members: object) -> Json:
-        """A message; its Task or Message, empty for a refusal."""
+        """A message; returns its Task or Message, empty for a refusal."""
         said = await self.call("SendMessage", make_params(write("leak", text, **members)))
         return next(iter(said.values()), Json())
 
@@ -47,7 +47,7 @@ class Ear:
             self.heard += [str(await stream.collect()), str(stream.refusal), repr(stream.raw)]
 
     def check(self, site: Site) -> None:
-        """The agent is nowhere in what was heard."""
+        """Checks that the received bytes contain nothing of the agent."""
         marks = [MARKER, *(find_origin(peer.url)[7:] for peer in (site.leaky, site.vanishing))]
         assert self.heard
         assert not [text for text in self.heard if any(mark in text.lower() for mark in marks)]
@@ -105,7 +105,7 @@ async def test_streams_name_nothing_of_the_agent(ear: Ear) -> None:
     await ear.stream("SubscribeToTask", {"id": asked["id"]})
 
 
-async def test_status_texts_have_our_ids_in_place_of_the_agents(
+async def test_status_texts_contain_the_gateways_ids_instead_of_the_agents(
     ear: Ear, leaky: ScriptedPeer
 ) -> None:
     async def fail(turn: Turn) -> None:
@@ -119,7 +119,7 @@ async def test_status_texts_have_our_ids_in_place_of_the_agents(
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_errors_of_the_agent_are_told_in_our_words(
+async def test_errors_of_the_agent_are_replaced_by_the_gateways(
     ear: Ear, leaky: ScriptedPeer, code: int
 ) -> None:
     leaky.next(_refuse(code), _refuse(code))
@@ -139,14 +139,14 @@ async def test_errors_of_the_agent_are_told_in_our_words(
     ],
     ids=lambda answer: f"{answer.status}-{len(answer.body)}",
 )
-async def test_answers_that_are_none_are_told_in_our_words(
+async def test_invalid_answers_are_replaced_by_the_gateways_errors(
     ear: Ear, leaky: ScriptedPeer, answer: HttpAnswer
 ) -> None:
     leaky.answer_next(answer)
     await ear.send("go")
 
 
-async def test_state_that_nobody_knows_is_not_shown(ear: Ear, leaky: ScriptedPeer) -> None:
+async def test_unknown_state_is_not_shown(ear: Ear, leaky: ScriptedPeer) -> None:
     async def dream(turn: Turn) -> None:
         await turn.status("WORKING")
         await turn.status(f"TASK_STATE_{MARKER.upper()}")
@@ -156,7 +156,7 @@ async def test_state_that_nobody_knows_is_not_shown(ear: Ear, leaky: ScriptedPee
     await ear.stream("SendStreamingMessage", make_params(write("leak", "go")))
 
 
-async def test_agent_that_is_away_is_not_named(site: Site, binding: str) -> None:
+async def test_unreachable_agent_is_not_named(site: Site, binding: str) -> None:
     async with site.open_caller(binding, agent=VANISHING) as caller:
         ear = Ear(caller)
         async with site.vanishing:
@@ -173,11 +173,11 @@ async def test_card_and_webhooks_name_nothing_of_the_agent(ear: Ear, site: Site)
         config = {"id": "mine", "url": f"{receiver.url}/hook"}
         params = make_params(write("leak", "chunks 2"), taskPushNotificationConfig=config)
         await ear.call("SendMessage", params)
-        await wait_until(lambda: _is_told(receiver), 10, "the receiver has the end")
+        await wait_until(lambda: _is_delivered(receiver), 10, "the receiver has the end")
         ear.heard += [f"{notice.headers} {notice.raw!r}" for notice in receiver.notices]
 
 
-def _is_told(receiver: WebhookReceiver) -> bool:
+def _is_delivered(receiver: WebhookReceiver) -> bool:
     return any(b"COMPLETED" in notice.raw for notice in receiver.notices)
 
 

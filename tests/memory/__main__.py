@@ -1,11 +1,10 @@
-"""``make memory``: what a caller or an agent can make a gateway hold is bounded, whatever it does.
+"""``make memory``: the memory that a caller or an agent can make a gateway use is bounded.
 
-A gateway with a budget of 256 MiB is abused in one way after another, each on a gateway of its own, three times in a
-row; ``SHORT=1`` plays what fits into two minutes. The run holds when for each of them
+Each kind of abuse runs three times in a row on a new gateway with a budget of 256 MiB; ``SHORT=1`` runs what fits
+into two minutes. The run passes when for each of them
 
-- the process lives, and its peak (VmHWM) is at most 600 MB;
-- somebody else who calls all the while is answered within five seconds, every time;
-- the third peak is at most 1.1 times the first: what was taken is given back.
+- the process is alive, and its peak (VmHWM) is at most 600 MB; - another caller is answered within five seconds,
+every time; - the third peak is at most 1.1 times the first: memory is returned.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _GROWTH: Final = 1.1
 
 @dataclass(slots=True)
 class Outcome:
-    """What was seen of one case. ``peaks`` in bytes, ``beside`` are the calls of somebody else."""
+    """Results of one case. ``peaks`` in bytes, ``beside`` are the calls of another caller."""
 
     base: int = 0
     peaks: list[int] = field(default_factory=list[int])
@@ -43,24 +42,24 @@ class Outcome:
     faults: list[str] = field(default_factory=list[str])
 
     def is_given_back(self) -> bool:
-        """Whether the last peak is hardly over the first."""
+        """Whether the last peak is hardly above the first."""
         return self.peaks[-1] <= _GROWTH * self.peaks[0]
 
 
-async def _ask_beside(site: Site) -> str:
+async def _call_beside(site: Site) -> str:
     answer = await site.call("bob", "SendMessage", write_message("echo"), QUIET)
     return "" if "result" in answer else str(answer)
 
 
 async def play(case: Case) -> Outcome:
-    """One case, to the end of its rounds."""
+    """Runs one case to the end of its rounds."""
     outcome = Outcome()
     settings: JsonObject = {"grpc": {"port": find_free_port()}} if case.grpc else {}
     with tempfile.TemporaryDirectory(prefix="psr-memory-") as name:
         running = run_site(Path(name), case.timeout, case.outputs, **settings)
         async with running as site:
             outcome.base = site.read_memory("VmRSS")
-            async with outcome.beside.calling(partial(_ask_beside, site)):
+            async with outcome.beside.calling(partial(_call_beside, site)):
                 while site.is_alive() and len(outcome.peaks) < ROUNDS:
                     site.reset_peak()
                     await case.abuse(site)
@@ -94,7 +93,7 @@ def _tell(case: Case, outcome: Outcome, seconds: float) -> None:
 
 
 def main() -> int:
-    """One line for each case, and one at the end."""
+    """Prints one line per case, and one at the end."""
     parser = argparse.ArgumentParser(prog="python -m tests.memory", description=__doc__)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--only", default=None, help="the name of a case")
