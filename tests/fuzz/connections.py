@@ -88,7 +88,7 @@ async def play(folder: Path, seed: int, plan: Plan) -> Outcome:
         asks = (partial(_ask, site), partial(_ask_grpc, caller), partial(_ask_task, site))
         for ask in asks:
             outcome.faults += filter(None, [await ask()])
-        before = await asyncio.to_thread(remains.look)
+        before = await asyncio.to_thread(remains.measure)
         async with outcome.beside.calling(*asks):
             await _play_all(site, port, seed, plan, outcome)
         for ask in asks:
