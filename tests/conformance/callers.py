@@ -104,7 +104,7 @@ class Caller(ABC):
 
     @abstractmethod
     async def call(self, operation: str, params: Json | None = None, **headers: str) -> Answer:
-        """One call; ``headers`` replace the default ones, an underscore stands for a hyphen."""
+        """One call; ``headers`` replace the default ones, an underscore means a hyphen."""
 
     @abstractmethod
     def stream(

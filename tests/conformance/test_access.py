@@ -23,26 +23,26 @@ async def test_call_without_a_valid_credential_is_refused_for_every_operation(
 ) -> None:
     params = make_params(write("tck-complete-task")) if operation == "SendMessage" else {}
     params |= {"id": "x"} if operation in ON_A_TASK else {}
-    async with site.open_caller(binding, None) as nobody:
+    async with site.open_caller(binding, None) as anonymous:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YTpi"}):
-            answer = await nobody.call(operation, params, **headers)
+            answer = await anonymous.call(operation, params, **headers)
             UNAUTHENTICATED.check(answer.refused, binding)
             assert answer.status in {0, httpx.codes.UNAUTHORIZED}
 
 
 @pytest.mark.kit("AUTH-SERVER-002")
 async def test_stream_without_a_credential_does_not_begin(site: Site, binding: str) -> None:
-    async with site.open_caller(binding, None) as nobody:
+    async with site.open_caller(binding, None) as anonymous:
         params = make_params(write("tck-complete-task"))
-        async with nobody.stream("SendStreamingMessage", params) as stream:
+        async with anonymous.stream("SendStreamingMessage", params) as stream:
             assert stream.refusal is not None
             UNAUTHENTICATED.check(stream.refusal, binding)
 
 
 @pytest.mark.kit("AUTH-SERVER-002")
 async def test_refusal_names_the_authentication_scheme_of_the_card(site: Site) -> None:
-    async with site.open_caller(JSONRPC, None) as nobody:
-        answer = await nobody.call("ListTasks", {})
+    async with site.open_caller(JSONRPC, None) as anonymous:
+        answer = await anonymous.call("ListTasks", {})
     assert answer.headers["www-authenticate"].startswith("Bearer")
     card = (await site.read_card()).json()
     schemes = card["securitySchemes"]

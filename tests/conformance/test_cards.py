@@ -89,6 +89,6 @@ async def test_extended_card_exists_exactly_if_the_card_declares_it(
         assert site.agent.url not in str(answer.said)
     else:
         errors.UNSUPPORTED.check(answer.refused, binding)
-    async with site.open_caller(binding, None) as nobody:
-        refused = (await nobody.call("GetExtendedAgentCard", {})).refused
+    async with site.open_caller(binding, None) as anonymous:
+        refused = (await anonymous.call("GetExtendedAgentCard", {})).refused
         errors.Error(-32603, 401, "UNAUTHENTICATED").check(refused, binding)

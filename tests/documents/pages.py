@@ -147,13 +147,13 @@ def _read_info(where: str, info: str) -> tuple[str, dict[str, str]]:
     language, *words = shlex.split(info) or [""]
     named = [word.partition("=") for word in words]
     if any(not value for _, _, value in named):
-        raise PageFault(f"{where}: what stands behind the language is name=value")
+        raise PageFault(f"{where}: an option is name=value")
     return language, {name: value for name, _, value in named}
 
 
 def _admit(where: str, words: dict[str, str], known: set[str]) -> None:
     if unknown := words.keys() - known:
-        raise PageFault(f"{where}: {', '.join(sorted(unknown))} cannot stand behind this language")
+        raise PageFault(f"{where}: {', '.join(sorted(unknown))} is no option of this language")
 
 
 def _read_console(where: str, text: str) -> Iterator[Step]:

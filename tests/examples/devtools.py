@@ -52,7 +52,7 @@ class OpenPage:
         block_until(
             lambda: words not in str(self.evaluate("document.body?.innerText")),
             WITHIN_S,
-            f"the page shows {words} no more",
+            f"the page no longer shows {words}",
         )
 
 

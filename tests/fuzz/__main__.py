@@ -261,7 +261,7 @@ def main() -> int:
     print(
         f"fuzz: {range_.fired.total()} requests ({_list(range_.fired)}),"
         f" {opened.opened.total()} connections ({_list(opened.opened)}),"
-        f" {opened.beside.answered} calls beside them, the slowest {opened.beside.slowest_s:.1f} s,"
+        f" {opened.background.answered} other calls, the slowest {opened.background.slowest_s:.1f} s,"
         f" seed {seed}: {verdict}"
     )
     return 1 if faults else 0

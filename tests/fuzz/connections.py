@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _FAST: Final[JsonObject] = {"events_per_s": 100_000, "bytes_per_s": 1_000_000_000}
 _GROWTH: Final = 1.1
 _BAD_LEVELS: Final = frozenset({"error", "critical"})
-_HEARD: Final = "heard"
+_ANSWERED: Final = "heard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Outcome:
 
     opened: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
-    beside: BackgroundCalls = field(default_factory=BackgroundCalls)
+    background: BackgroundCalls = field(default_factory=BackgroundCalls)
     resting: list[int] = field(default_factory=list[int])
     """Memory of the gateway after each round, in bytes."""
 
@@ -89,16 +89,16 @@ async def play(folder: Path, seed: int, plan: Plan) -> Outcome:
         for ask in asks:
             outcome.faults += filter(None, [await ask()])
         before = await asyncio.to_thread(remains.measure)
-        async with outcome.beside.calling(*asks):
+        async with outcome.background.calling(*asks):
             await _play_all(site, port, seed, plan, outcome)
         for ask in asks:
             outcome.faults += filter(None, [await ask()])
         outcome.faults += await asyncio.to_thread(lambda: list(remains.find_left_behind(before)))
         outcome.faults += find_growth(outcome.resting)
         outcome.faults += find_errors(_read_log(site))
-    outcome.faults += outcome.beside.faults
-    if not outcome.beside.answered:
-        outcome.faults.append("nobody else was answered")
+    outcome.faults += outcome.background.faults
+    if not outcome.background.answered:
+        outcome.faults.append("no other caller was answered")
     return outcome
 
 
@@ -138,7 +138,7 @@ async def _play_round(site: Site, seed: int, number: int, plan: Plan, outcome: O
 
 async def _ask(site: Site) -> str:
     answer = await site.call("bob", "SendMessage", write_message("echo"), QUIET)
-    return "" if _HEARD in str(answer.get("result")) else str(answer)
+    return "" if _ANSWERED in str(answer.get("result")) else str(answer)
 
 
 async def _ask_task(site: Site) -> str:
@@ -150,7 +150,7 @@ async def _ask_task(site: Site) -> str:
 
 async def _ask_grpc(caller: GrpcCaller) -> str:
     answer = await caller.call("SendMessage", write_message("echo"))
-    return "" if _HEARD in str(answer.result) else repr(answer.refusal)
+    return "" if _ANSWERED in str(answer.result) else repr(answer.refusal)
 
 
 def find_growth(resting: Sequence[int]) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Remains:
             if now[name] > before[name] + slack:
                 yield f"{name}: {before[name]:.0f} before, {now[name]:.0f} after"
         if now[_HELD]:
-            yield f"{now[_HELD]:.0f} bytes of the budget are held for nobody"
+            yield f"{now[_HELD]:.0f} bytes of the budget are not returned"
         if now[_ERRORS]:
             yield f"the gateway counted {now[_ERRORS]:.0f} errors of its own"
         if not self.owner.get("/readyz").is_success:

@@ -159,5 +159,5 @@ async def _read_all(events: Events, slow: list[Slow], chance: Random) -> list[st
         if error is not None
     ]
     if _LAST.strip(b'"').decode() not in str(last):
-        faults.append(f"a reader beside slow ones was not told of the end: {str(last)[:300]}")
+        faults.append(f"a fast reader did not receive the end: {str(last)[:300]}")
     return faults + [fault for one in staying if (fault := one.judge())]

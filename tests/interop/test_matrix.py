@@ -69,7 +69,7 @@ async def test_webhook_receives_the_end_with_its_token(
         said = [str(body) for token, body in world.webhook.bodies if token == secret]
         return any("CANCELED" in body.upper() and first.task in body for body in said)
 
-    await wait_until(received, 10, "the webhook hears of the end")
+    await wait_until(received, 10, "the webhook receives the end")
     assert [seen async for seen in stream][-1].state == "canceled"
 
 

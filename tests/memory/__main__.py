@@ -34,11 +34,11 @@ _GROWTH: Final = 1.1
 
 @dataclass(slots=True)
 class Outcome:
-    """Results of one case. ``peaks`` in bytes, ``beside`` are the calls of another caller."""
+    """Results of one case. ``peaks`` in bytes, ``background`` are the calls of another caller."""
 
     base: int = 0
     peaks: list[int] = field(default_factory=list[int])
-    beside: BackgroundCalls = field(default_factory=BackgroundCalls)
+    background: BackgroundCalls = field(default_factory=BackgroundCalls)
     faults: list[str] = field(default_factory=list[str])
 
     def is_given_back(self) -> bool:
@@ -59,7 +59,7 @@ async def play(case: Case) -> Outcome:
         running = run_site(Path(name), case.timeout, case.outputs, **settings)
         async with running as site:
             outcome.base = site.read_memory("VmRSS")
-            async with outcome.beside.calling(partial(_call_beside, site)):
+            async with outcome.background.calling(partial(_call_beside, site)):
                 while site.is_alive() and len(outcome.peaks) < ROUNDS:
                     site.reset_peak()
                     await case.abuse(site)
@@ -76,16 +76,16 @@ def _judge(case: Case, site: Site, outcome: Outcome) -> None:
         outcome.faults.append(f"a peak over {case.most_bytes / MB:.0f} MB")
     if len(outcome.peaks) == ROUNDS and not outcome.is_given_back():
         outcome.faults.append("what was taken is not given back: the peaks grow")
-    outcome.faults += outcome.beside.faults
-    if not outcome.beside.answered:
-        outcome.faults.append("nobody else was answered")
+    outcome.faults += outcome.background.faults
+    if not outcome.background.answered:
+        outcome.faults.append("no other caller was answered")
 
 
 def _tell(case: Case, outcome: Outcome, seconds: float) -> None:
     peaks = ", ".join(f"{peak / MB:.0f}" for peak in outcome.peaks)
     print(
         f"memory: {case.name}: {outcome.base / MB:.0f} MB, peaks {peaks} MB; "
-        f"{outcome.beside.answered} other calls, the slowest {outcome.beside.slowest_s:.1f} s; {seconds:.0f} s",
+        f"{outcome.background.answered} other calls, the slowest {outcome.background.slowest_s:.1f} s; {seconds:.0f} s",
         flush=True,
     )
     for fault in dict.fromkeys(outcome.faults):

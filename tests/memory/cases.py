@@ -202,7 +202,7 @@ async def _leave_endless(site: Site, text: str, megabytes: int) -> None:
     async def is_brought() -> bool:
         return not site.is_alive() or await site.read_brought() >= goal
 
-    await wait_until(is_brought, _BROUGHT_WITHIN_S, f"{megabytes} MB are brought to nobody")
+    await wait_until(is_brought, _BROUGHT_WITHIN_S, f"{megabytes} MB are sent without a reader")
     await asyncio.gather(*(site.call("alice", "CancelTask", {"id": task}) for task in tasks))
     await site.rest()
 

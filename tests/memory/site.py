@@ -92,7 +92,7 @@ class Site:
             last = seen[-200:]
             return len(last) == 200 and last[-1] - min(last) < MB
 
-        await wait_until(is_still, 60.0, "the gateway takes no more memory")
+        await wait_until(is_still, 60.0, "the memory of the gateway is stable")
 
     # ------------------------------------------------------------ callers
 

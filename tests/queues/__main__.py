@@ -74,7 +74,9 @@ def main() -> int:
     """Prints one line at the end."""
     parser = argparse.ArgumentParser(prog="python -m tests.queues", description=__doc__)
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--gateways", type=int, default=0, help="with so many alone")
+    parser.add_argument(
+        "--gateways", type=int, default=0, help="run with this number of gateways only"
+    )
     flags = parser.parse_args()
     began_s = time.monotonic()
     faults = asyncio.run(run(short=flags.short, gateways=flags.gateways))

@@ -121,7 +121,7 @@ class Flood:
         self._tasks.append((caller, str(task["id"])))
 
     async def _open_context(self) -> None:
-        """A context whose first turn waits for its agent, and the others for it; its caller is none of the flood."""
+        """A context whose first turn waits for its agent, and the others for it; the flood has another caller."""
         caller = OPERATOR
         context: JsonObject = {}
         for number in range(_CONTEXT + 1):
@@ -149,7 +149,7 @@ class Flood:
             await self._cost([(*one, priority) for one in self._tasks[-_PROBES:]], self._move)
             for priority in range(1, _ROUNDS + 1)
         ]
-        # One after the other: they change one record, and concurrent changes would be told to retry.
+        # One after the other: they change one record, and concurrent changes would get a retry error.
         promoted = [
             await self._cost(range(_PROBES), self._promote, at_once=1) for _ in range(_ROUNDS)
         ]

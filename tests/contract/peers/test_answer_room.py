@@ -112,7 +112,7 @@ async def test_slow_answer_yields_its_budget_to_a_long_waiting_one() -> None:
         asking = [asyncio.create_task(_ask(pool)) for _ in range(2)]
         await wait_until(lambda: room.waiting == 1, 10, "one waits")
         looks.pop()()
-        assert room.waiting == 1, "nobody has waited for long"
+        assert room.waiting == 1, "no answer has waited for long"
         with patch_time(GIVES_WAY_S):
             looks.pop()()
         assert lacks == ["waited", "gave_way"]
