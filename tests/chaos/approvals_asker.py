@@ -79,7 +79,7 @@ class Asker:
             await pair_phone(self.site.url(self.site.choose(0)), name_key(PHONE_OWNER), self.pushes)
         await self._begin()
         await self._wait_before_answering()
-        await self._wait(self._go_on, "the task ends")
+        await self._wait(self._answer_open, "the task ends")
 
     async def _wait_before_answering(self) -> None:
         match self.errand.death:
@@ -140,7 +140,7 @@ class Asker:
 
         await self._try(send)
 
-    async def _go_on(self) -> bool:
+    async def _answer_open(self) -> bool:
         """One look: answers whatever is open; returns whether the task has ended."""
         for view in await self._list_open():
             if self.errand.way:

@@ -129,7 +129,7 @@ async def test_http_reads_its_query_in_camel_case(rest: Caller, site: Site) -> N
 
 @pytest.mark.kit("JSONRPC-SVC-002", "HTTP_JSON-SVC-002")
 @pytest.mark.parametrize("binding", [JSONRPC, HTTP_JSON])
-async def test_version_may_stand_in_the_query(site: Site, binding: str) -> None:
+async def test_version_may_be_in_the_query(site: Site, binding: str) -> None:
     sent = {"Authorization": f"Bearer {KEYS['ada']}"}
     url = site.find_url()
     async with open_http(sent) as http:

@@ -34,7 +34,7 @@ class Names:
         return said
 
 
-async def tell(caller: Caller) -> AsyncIterator[object]:
+async def play_story(caller: Caller) -> AsyncIterator[object]:
     """One story: every operation that a caller has for a task."""
     done = await caller.send(write("tck-artifact-data"))
     yield done
@@ -70,6 +70,6 @@ async def test_story_is_the_same_over_every_binding(site: Site) -> None:
     for binding in (*BINDINGS, WEBSOCKET):
         names = Names()
         async with site.open_caller(binding) as caller:
-            reported.append([names.replace(said) async for said in tell(caller)])
+            reported.append([names.replace(said) async for said in play_story(caller)])
     assert len(reported) == len(BINDINGS) + 1
     assert all(one == reported[0] for one in reported[1:])

@@ -38,7 +38,7 @@ class Crowd:
     within_s: float
 
 
-def _say_nothing(_site: Site, _chance: Random) -> bytes:
+def _send_nothing(_site: Site, _chance: Random) -> bytes:
     return b""
 
 
@@ -70,11 +70,11 @@ def _write_preface(_site: Site, _chance: Random) -> bytes:
 
 
 CROWDS: Final = (
-    Crowd("silent", HTTP, _say_nothing, _HEAD_S),
+    Crowd("silent", HTTP, _send_nothing, _HEAD_S),
     Crowd("half a head", HTTP, _write_half_head, _HEAD_S),
     Crowd("half a body", HTTP, _write_half_body, _BODY_S),
     Crowd("half of the chunks", HTTP, _write_half_chunks, _BODY_S),
-    Crowd("silent, gRPC", GRPC, _say_nothing, _HANDSHAKE_S),
+    Crowd("silent, gRPC", GRPC, _send_nothing, _HANDSHAKE_S),
     Crowd("half a preface, gRPC", GRPC, _write_half_preface, _HANDSHAKE_S),
     Crowd("preface alone, gRPC", GRPC, _write_preface, _HANDSHAKE_S),
 )

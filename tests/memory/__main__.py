@@ -81,7 +81,7 @@ def _judge(case: Case, site: Site, outcome: Outcome) -> None:
         outcome.faults.append("no other caller was answered")
 
 
-def _tell(case: Case, outcome: Outcome, seconds: float) -> None:
+def _describe(case: Case, outcome: Outcome, seconds: float) -> None:
     peaks = ", ".join(f"{peak / MB:.0f}" for peak in outcome.peaks)
     print(
         f"memory: {case.name}: {outcome.base / MB:.0f} MB, peaks {peaks} MB; "
@@ -107,7 +107,7 @@ def main() -> int:
     for case in cases:
         case_s = time.monotonic()
         outcome = asyncio.run(play(case))
-        _tell(case, outcome, time.monotonic() - case_s)
+        _describe(case, outcome, time.monotonic() - case_s)
         faults += bool(outcome.faults)
     verdict = f"{faults} are not held" if faults else "held"
     print(f"memory: {len(cases)} cases, {time.monotonic() - began_s:.0f} s: {verdict}")

@@ -160,7 +160,7 @@ class Agent:
         elif work.verb == "event":
             await self._bring_event(response, call_id, work)
         elif work.verb == "endless":
-            await self._go_on(work, say)
+            await self._send_output(work, say)
         if not work.stopped.is_set():
             work.state = "TASK_STATE_COMPLETED"
         await say(work.write_status())
@@ -172,7 +172,7 @@ class Agent:
         raw = b"data: %b\n\n" % orjson.dumps(_wrap(call_id, work.write_status(text)))
         await _write_slowly(response, raw)
 
-    async def _go_on(self, work: Work, say: Callable[[JsonObject], Awaitable[None]]) -> None:
+    async def _send_output(self, work: Work, say: Callable[[JsonObject], Awaitable[None]]) -> None:
         """Sends frames until it is cancelled: status messages, or a number of chunks per artifact."""
         size, number = work.numbers.get("kb", 2) * _KB, 0
         chunks = work.numbers.get("chunks", 0)
