@@ -1,8 +1,8 @@
-"""``python -m bench [PART…] [--short]``: the table of ratios, each side measured in the same run.
+"""``python -m bench [PART…] [--short]``: a table of ratios, both sides measured in the same run.
 
-Two shared cores drift, so nothing absolute is judged: a bound stands on a ratio, a count or an added time.
-Everything runs on loopback and below temporary directories, and no process outlives the run. The status is
-0 when every bound held, 1 when one was missed, 2 when something did not work and could not be measured.
+Two shared cores drift, so no absolute value is judged: a bound applies to a ratio, a count or an added time.
+Everything runs on loopback and in temporary directories, and no process outlives the run. The exit status is 0 when
+every bound held, 1 when one was missed, 2 when something failed and could not be measured.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from bench.appends import measure_appends
 from bench.approvals import compare_approvals, measure_approvals
 from bench.channel_servers import install_socketio
 from bench.channel_trees import compare_channels
-from bench.channels import Plan, measure_channels
+from bench.channels import ChannelPlan, measure_channels
 from bench.delegation import measure_delegation
 from bench.floor import measure_floor
 from bench.idle import measure_idle
 from bench.inboxes import measure_inboxes
-from bench.kinds import Length
+from bench.kinds import RoundPlan
 from bench.mixed_work import measure_work
 from bench.retention import MEMORY_ROUNDS, measure_retention
 from bench.rivals import install_rivals, measure_rivals
-from bench.rows import COLUMNS, BenchBroken, Row, summarize
+from bench.rows import COLUMNS, MeasurementError, Row, summarize
 from bench.scale import measure_scale
 from bench.size import measure_size
 from bench.startup import measure_startup
-from bench.trees import Tree
+from bench.trees import Checkout
 from bench.unmeasured import list_unmeasured
 from passerelle.core.errors import PasserelleError
 from passerelle.demo.checks import CheckFailed
@@ -44,119 +44,121 @@ from passerelle.gateway.server import run
 from passerelle.runtime.common.version import VERSION
 
 LIMIT_S: Final = 1_800.0
-"""For each part."""
+"""Time limit of each part, in seconds."""
 INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line says to all sections: few and short rounds, and a checkout to compare with."""
+class RunOptions:
+    """Options of the command line for all sections: ``short`` runs, and a checkout to compare with."""
 
     short: bool
-    base: Tree | None = None
+    base: Checkout | None = None
 
 
-Section = Callable[[Asked], AsyncGenerator[Row]]
+Section = Callable[[RunOptions], AsyncGenerator[Row]]
 
 
-async def measure_a2a(asked: Asked) -> AsyncGenerator[Row]:
-    """What a caller over A2A gets, and what it costs."""
-    async for row in measure_work(Length(2, 1.0) if asked.short else Length(12, 0.7), asked.base):
+async def run_a2a(options: RunOptions) -> AsyncGenerator[Row]:
+    """A2A calls: throughput, latency and cost."""
+    async for row in measure_work(
+        RoundPlan(2, 1.0) if options.short else RoundPlan(12, 0.7), options.base
+    ):
         yield row
     async for row in measure_idle():
         yield row
 
 
-async def measure_least(asked: Asked) -> AsyncGenerator[Row]:
-    """What passing on costs, and nothing else."""
-    async for row in measure_floor(Length(2, 1.0) if asked.short else Length(5, 2.0)):
+async def run_floor(options: RunOptions) -> AsyncGenerator[Row]:
+    """The minimum cost of passing a request on."""
+    async for row in measure_floor(RoundPlan(2, 1.0) if options.short else RoundPlan(5, 2.0)):
         yield row
 
 
-async def measure_store(asked: Asked) -> AsyncGenerator[Row]:
-    """What the store underneath does, without anything on top."""
+async def run_store(options: RunOptions) -> AsyncGenerator[Row]:
+    """The store alone."""
     async for row in measure_appends(
-        rounds=2 if asked.short else 5, seconds=0.5 if asked.short else 1.0
+        rounds=2 if options.short else 5, seconds=0.5 if options.short else 1.0
     ):
         yield row
     async for row in measure_size(
-        many=10_000 if asked.short else 100_000, rounds=3 if asked.short else 9
+        many=10_000 if options.short else 100_000, rounds=3 if options.short else 9
     ):
         yield row
 
 
-async def measure_million(asked: Asked) -> AsyncGenerator[Row]:
-    """What a task costs among a million others."""
-    many = 30_000 if asked.short else 1_000_000
-    length = Length(2, 1.0) if asked.short else Length(9, 2.0)
+async def run_scale(options: RunOptions) -> AsyncGenerator[Row]:
+    """The cost of a task among a million others."""
+    many = 30_000 if options.short else 1_000_000
+    length = RoundPlan(2, 1.0) if options.short else RoundPlan(9, 2.0)
     async for row in measure_scale(many, length):
         yield row
 
 
-async def measure_others(asked: Asked) -> AsyncGenerator[Row]:
-    """What other gateways make of the same work."""
-    async for row in measure_rivals(Length(1, 1.0) if asked.short else Length(3, 2.0)):
+async def run_rivals(options: RunOptions) -> AsyncGenerator[Row]:
+    """Other gateways with the same work."""
+    async for row in measure_rivals(RoundPlan(1, 1.0) if options.short else RoundPlan(3, 2.0)):
         yield row
 
 
-async def measure_links(asked: Asked) -> AsyncGenerator[Row]:
-    """What devices get over channels, and what it costs."""
-    plan = Plan(1, 2.0) if asked.short else Plan(3, 4.0)
-    rows = compare_channels(plan, asked.base) if asked.base else measure_channels(plan)
+async def run_channels(options: RunOptions) -> AsyncGenerator[Row]:
+    """Channels: latency and cost of delivery to devices."""
+    plan = ChannelPlan(1, 2.0) if options.short else ChannelPlan(3, 4.0)
+    rows = compare_channels(plan, options.base) if options.base else measure_channels(plan)
     async for row in rows:
         yield row
 
 
-async def measure_questions(asked: Asked) -> AsyncGenerator[Row]:
-    """How long people and agents wait for each other."""
-    if asked.base:
-        async for row in compare_approvals(2 if asked.short else 6, asked.base):
+async def run_approvals(options: RunOptions) -> AsyncGenerator[Row]:
+    """Approvals: how long people and agents wait for each other."""
+    if options.base:
+        async for row in compare_approvals(2 if options.short else 6, options.base):
             yield row
         return
-    async for row in measure_approvals(20 if asked.short else 200):
+    async for row in measure_approvals(20 if options.short else 200):
         yield row
-    async for row in measure_inboxes(10_000, rounds=3 if asked.short else 7, welcomes=40):
-        yield row
-
-
-async def measure_beside(asked: Asked) -> AsyncGenerator[Row]:
-    """What others notice of those who abuse the gateway."""
-    async for row in measure_abuse(Length(1, 1.0) if asked.short else Length(5, 3.0)):
+    async for row in measure_inboxes(10_000, rounds=3 if options.short else 7, welcomes=40):
         yield row
 
 
-async def measure_leaving(asked: Asked) -> AsyncGenerator[Row]:
-    """What it costs that ended sessions leave memory."""
-    length = Length(2, 2.0) if asked.short else Length(20, 4.0)
-    async for row in measure_retention(length, 6 if asked.short else MEMORY_ROUNDS):
+async def run_abuse(options: RunOptions) -> AsyncGenerator[Row]:
+    """Effect of abusive clients on other callers."""
+    async for row in measure_abuse(RoundPlan(1, 1.0) if options.short else RoundPlan(5, 3.0)):
         yield row
 
 
-async def measure_handing_on(asked: Asked) -> AsyncGenerator[Row]:
-    """What it costs that the gateway chooses the agent, and that it sends the items of a job."""
-    length = Length(3, 1.0) if asked.short else Length(12, 1.0)
-    async for row in measure_delegation(length, 200 if asked.short else 1_000):
+async def run_retention(options: RunOptions) -> AsyncGenerator[Row]:
+    """The cost of moving ended sessions out of memory."""
+    length = RoundPlan(2, 2.0) if options.short else RoundPlan(20, 4.0)
+    async for row in measure_retention(length, 6 if options.short else MEMORY_ROUNDS):
         yield row
 
 
-async def measure_beginning(asked: Asked) -> AsyncGenerator[Row]:
-    """What it costs to start."""
-    async for row in measure_startup(2 if asked.short else 9, asked.base):
+async def run_delegation(options: RunOptions) -> AsyncGenerator[Row]:
+    """The cost of choosing an agent, and of sending the items of a job."""
+    length = RoundPlan(3, 1.0) if options.short else RoundPlan(12, 1.0)
+    async for row in measure_delegation(length, 200 if options.short else 1_000):
+        yield row
+
+
+async def run_startup(options: RunOptions) -> AsyncGenerator[Row]:
+    """The cost of a start."""
+    async for row in measure_startup(2 if options.short else 9, options.base):
         yield row
 
 
 SECTIONS: Final[dict[str, Section]] = {
-    "a2a": measure_a2a,
-    "floor": measure_least,
-    "store": measure_store,
-    "scale": measure_million,
-    "rivals": measure_others,
-    "channels": measure_links,
-    "approvals": measure_questions,
-    "abuse": measure_beside,
-    "retention": measure_leaving,
-    "delegation": measure_handing_on,
-    "startup": measure_beginning,
+    "a2a": run_a2a,
+    "floor": run_floor,
+    "store": run_store,
+    "scale": run_scale,
+    "rivals": run_rivals,
+    "channels": run_channels,
+    "approvals": run_approvals,
+    "abuse": run_abuse,
+    "retention": run_retention,
+    "delegation": run_delegation,
+    "startup": run_startup,
 }
 
 
@@ -180,21 +182,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(sections) - set(SECTIONS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     try:
-        asked = Asked(chosen.short, Tree.of(chosen.base) if chosen.base else None)
+        options = RunOptions(chosen.short, Checkout.of(chosen.base) if chosen.base else None)
         if chosen.peers and "rivals" in sections:
             install_rivals()
         if chosen.peers and "channels" in sections:
             install_socketio()
-        return run(_print_table(sections, asked))
+        return run(_print_table(sections, options))
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BenchBroken as error:
+    except MeasurementError as error:
         print(f"bench: error: {error}", file=sys.stderr)
         return 2
 
 
-async def _print_table(sections: Sequence[str], asked: Asked) -> int:
+async def _print_table(sections: Sequence[str], options: RunOptions) -> int:
     started = time.monotonic()
     rows: list[Row] = []
     status = 0
@@ -203,11 +205,11 @@ async def _print_table(sections: Sequence[str], asked: Asked) -> int:
         for name in sections:
             print(f"\n{name + ':':<8}{COLUMNS[8:]}", flush=True)
             async with asyncio.timeout(LIMIT_S):
-                async for row in SECTIONS[name](asked):
+                async for row in SECTIONS[name](options):
                     _print_row(row, rows)
         for row in list_unmeasured() if len(sections) == len(SECTIONS) else ():
             _print_row(row, rows)
-    except (BenchBroken, CheckFailed, PasserelleError, TimeoutError) as error:
+    except (MeasurementError, CheckFailed, PasserelleError, TimeoutError) as error:
         print(f"bench: error: {error!r}", file=sys.stderr)
         status = 2
     print(summarize(rows, time.monotonic() - started))

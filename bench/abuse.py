@@ -1,8 +1,8 @@
-"""How much others notice of an abuse: latency of a well-behaved caller beside each, and of the same caller alone.
+"""The effect of abuse on others: latency of a well-behaved caller next to each kind of abuse, and alone.
 
-Rounds alternate, alone and then beside, so that a neighbour's noise meets both sides. What the abuser and its agent
-use of the cores is missing from everybody, so a ratio tells of the machine as well: compare it with that of another
-tree on the same one.
+Rounds alternate between alone and abused, so noise of the machine affects both. The CPU that the abuser and its agent
+use is missing for all others, so a ratio also depends on the machine: compare it with that of another checkout on the
+same machine.
 """
 
 from __future__ import annotations
@@ -18,74 +18,78 @@ from typing import Final
 
 import orjson
 
-from bench.abusers import Begun, Order
-from bench.kinds import TASK_ORDER, WARM_S, Length
-from bench.load import Outcome
-from bench.rows import BenchBroken, Row, Spread
-from bench.stage import ANSWER_S, Setting, Stage, open_stage
+from bench.abusers import AbuseOrder, AbuseStarted
+from bench.kinds import TASK_ORDER, WARM_S, RoundPlan
+from bench.load import LoadResult
+from bench.rows import MeasurementError, Row, Spread
 from bench.talkative import NAME
+from bench.testbed import ANSWER_S, GatewaySetup, Testbed, open_testbed
 from bench.trees import ROOT
 from passerelle.demo.processes import start
 
-_REST: Final = Order("rest")
+_REST: Final = AbuseOrder("rest")
 _CALLER: Final = replace(TASK_ORDER, callers=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Abuse:
-    """One kind, as it stands in the table."""
+class AbuseKind:
+    """One kind of abuse, as named in the table."""
 
     name: str
-    order: Order
+    order: AbuseOrder
 
 
 ABUSES: Final = (
-    Abuse("4 pipelines that nobody reads", Order("pipelines", count=4)),
-    Abuse("30 slow readers of a stream", Order("slow readers", count=30, text="kb=2 every_ms=5")),
-    Abuse("an agent that talks, frames of 2 kB", Order("talk", count=1, text="kb=2")),
-    Abuse("an agent that talks, frames of 60 kB", Order("talk", count=1, text="kb=60")),
-    Abuse("400 half-open connections", Order("half-open", count=400)),
-    Abuse("2 callers with bodies of 5 MB", Order("bodies", count=2, text="z", size=5_000_000)),
+    AbuseKind("4 pipelines that nobody reads", AbuseOrder("pipelines", count=4)),
+    AbuseKind(
+        "30 slow readers of a stream", AbuseOrder("slow readers", count=30, text="kb=2 every_ms=5")
+    ),
+    AbuseKind("an agent that talks, frames of 2 kB", AbuseOrder("talk", count=1, text="kb=2")),
+    AbuseKind("an agent that talks, frames of 60 kB", AbuseOrder("talk", count=1, text="kb=60")),
+    AbuseKind("400 half-open connections", AbuseOrder("half-open", count=400)),
+    AbuseKind(
+        "2 callers with bodies of 5 MB", AbuseOrder("bodies", count=2, text="z", size=5_000_000)
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """The caller alone, and beside an abuse in the round that followed."""
+class AbusePair:
+    """The caller alone, and next to an abuse in the following round."""
 
-    alone: Outcome
-    beside: Outcome
+    alone: LoadResult
+    abused: LoadResult
 
 
-class Abusers:
-    """The process of the abusers, one order at a time."""
+class AbuserProcess:
+    """The abuser process, which executes one order at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def carry_out(self, order: Order) -> None:
-        """Returns when the abuse is under way, and the one before has ended.
+    async def execute(self, order: AbuseOrder) -> None:
+        """Returns when the abuse has started and the previous one has ended.
 
         Raises:
-            BenchBroken: it did not come about.
+            MeasurementError: it did not start.
         """
         wire = self._process
         if wire.stdin is None or wire.stdout is None:
-            raise BenchBroken("the abusers have no pipes")
+            raise MeasurementError("the abusers have no pipes")
         wire.stdin.write(orjson.dumps(asdict(order)) + b"\n")
         await wire.stdin.drain()
         async with asyncio.timeout(ANSWER_S):
             line = await wire.stdout.readline()
         if not line:
-            raise BenchBroken("the abusers have ended")
-        begun = Begun(**orjson.loads(line))
+            raise MeasurementError("the abusers have ended")
+        begun = AbuseStarted(**orjson.loads(line))
         if begun.error is not None:
-            raise BenchBroken(f"{order.kind}: {begun.error}")
+            raise MeasurementError(f"{order.kind}: {begun.error}")
 
 
 @asynccontextmanager
-async def open_abusers() -> AsyncGenerator[Abusers]:
-    """Gone with the block."""
+async def open_abusers() -> AsyncGenerator[AbuserProcess]:
+    """Starts the abuser process; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -95,47 +99,51 @@ async def open_abusers() -> AsyncGenerator[Abusers]:
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        yield Abusers(process)
+        yield AbuserProcess(process)
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
 
 
-async def measure_abuse(length: Length) -> AsyncGenerator[Row]:
-    """Rows of the section, as they are measured."""
+async def measure_abuse(length: RoundPlan) -> AsyncGenerator[Row]:
+    """Rows of the section, yielded as they are measured."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-abuse-")))
         agent = start(NAME, ("bench.talkative",), folder, {"PYTHONPATH": str(ROOT)})
         stack.push_async_callback(agent.stop)
         url: str = orjson.loads(await agent.read_line("{"))["url"]
-        stage = await stack.enter_async_context(
-            open_stage(Setting("echo", others=({"name": NAME, "url": url},)))
+        testbed = await stack.enter_async_context(
+            open_testbed(GatewaySetup("echo", others=({"name": NAME, "url": url},)))
         )
         abusers = await stack.enter_async_context(open_abusers())
-        await stage.run(replace(_CALLER, seconds=WARM_S), stage.ours)
+        await testbed.run(replace(_CALLER, seconds=WARM_S), testbed.ours)
         for abuse in ABUSES:
-            pairs = [await _take_turn(stage, abusers, abuse, length) for _ in range(length.rounds)]
+            pairs = [
+                await _take_turn(testbed, abusers, abuse, length) for _ in range(length.rounds)
+            ]
             for row in _rows(abuse, pairs):
                 yield row
 
 
-async def _take_turn(stage: Stage, abusers: Abusers, abuse: Abuse, length: Length) -> Pair:
+async def _take_turn(
+    testbed: Testbed, abusers: AbuserProcess, abuse: AbuseKind, length: RoundPlan
+) -> AbusePair:
     caller = replace(_CALLER, seconds=length.seconds)
-    alone = await stage.run(caller, stage.ours)
-    url = stage.ours.find_url(NAME)
-    await abusers.carry_out(replace(abuse.order, url=url, headers=stage.ours.process.authorization))
-    beside = await stage.run(caller, stage.ours)
-    await abusers.carry_out(_REST)
-    return Pair(alone.outcome, beside.outcome)
+    alone = await testbed.run(caller, testbed.ours)
+    url = testbed.ours.find_url(NAME)
+    await abusers.execute(replace(abuse.order, url=url, headers=testbed.ours.process.authorization))
+    abused = await testbed.run(caller, testbed.ours)
+    await abusers.execute(_REST)
+    return AbusePair(alone.outcome, abused.outcome)
 
 
-def _rows(abuse: Abuse, pairs: list[Pair]) -> list[Row]:
-    medians = [pair.beside.median_ms / pair.alone.median_ms for pair in pairs]
-    late = [pair.beside.p99_ms / pair.alone.p99_ms for pair in pairs]
+def _rows(abuse: AbuseKind, pairs: list[AbusePair]) -> list[Row]:
+    medians = [pair.abused.median_ms / pair.alone.median_ms for pair in pairs]
+    late = [pair.abused.p99_ms / pair.alone.p99_ms for pair in pairs]
     what = f"beside {abuse.name}"
     return [
         Row(f"{what}: median ÷ alone", Spread.of(medians), "ratio"),
         Row(f"{what}: p99 ÷ alone", Spread.of(late), "ratio"),
-        Row(f"{what}: p99", Spread.of([pair.beside.p99_ms for pair in pairs]), "ms"),
+        Row(f"{what}: p99", Spread.of([pair.abused.p99_ms for pair in pairs]), "ms"),
     ]

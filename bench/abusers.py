@@ -1,7 +1,7 @@
-"""The abusers: a process of its own, which does to a gateway what its orders say.
+"""The abuser: a process that executes the abuse named in its orders against a gateway.
 
-Reads one order per line from standard input and answers with one line once the abuse is under way; the next order
-ends it first. It ends with its input. Whatever the gateway refuses or cuts off is begun again: that is the abuse.
+Reads one order per line from standard input and answers with one line once the abuse has started; the next order ends
+it first. It exits at the end of its input. Whatever the gateway refuses or cuts is repeated: that is the abuse.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Streams: TypeAlias = "tuple[asyncio.StreamReader, asyncio.StreamWriter]"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """``count`` connections that do the same to the agent at ``url``; ``rest`` is one that does nothing.
+class AbuseOrder:
+    """``count`` connections that do the same to the agent at ``url``; the kind ``rest`` does nothing.
 
-    ``text`` is what the agent is asked for; of ``bodies`` it is repeated to ``size`` bytes.
+    ``text`` is the text of the message; for ``bodies`` it is repeated to ``size`` bytes.
     """
 
     kind: Literal["pipelines", "slow readers", "talk", "half-open", "bodies", "rest"]
@@ -46,16 +46,16 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """What became of an order: it is under way, or why it is not."""
+class AbuseStarted:
+    """The outcome of an order: the abuse has started, or the reason why it has not."""
 
     error: str | None = None
 
 
-class Abuse:
-    """One order under way. It ends with its connections cut and its tasks cancelled."""
+class RunningAbuse:
+    """One order in progress. Ending it cuts its connections and cancels its tasks."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: AbuseOrder) -> None:
         self._order = order
         host, _, target = order.url.removeprefix("http://").partition("/")
         self._host, _, port = host.rpartition(":")
@@ -67,25 +67,25 @@ class Abuse:
         self._waits_for = 0
 
     async def begin(self) -> None:
-        """Returns when all of it is under way.
+        """Returns when all connections are active.
 
         Raises:
-            TimeoutError: it does not come about.
+            TimeoutError: some did not start in time.
         """
         order = self._order
         if order.kind == "slow readers":
-            self._spawn(self._talk, 1)
+            self._spawn(self._read_fast, 1)
             async with asyncio.timeout(_BEGINS_S):
                 await self._under_way.wait()
         match order.kind:
             case "pipelines":
-                self._spawn(self._pipe, order.count)
+                self._spawn(self._pipeline, order.count)
             case "slow readers":
-                self._spawn(self._sip, order.count)
+                self._spawn(self._read_slowly, order.count)
             case "talk":
-                self._spawn(self._talk, order.count)
+                self._spawn(self._read_fast, order.count)
             case "half-open":
-                self._spawn(self._stand, order.count)
+                self._spawn(self._send_partial, order.count)
             case "bodies":
                 self._spawn(self._send_bodies, order.count)
             case "rest":
@@ -96,7 +96,7 @@ class Abuse:
             await self._under_way.wait()
 
     async def end(self) -> None:
-        """Returns when nothing of it is left."""
+        """Returns when all connections and tasks have ended."""
         for one in self._working:
             one.cancel()
         await asyncio.gather(*self._working, return_exceptions=True)
@@ -110,29 +110,29 @@ class Abuse:
         self._under_way.clear()
         self._waits_for = count
         for _ in range(count):
-            self._working.append(asyncio.create_task(self._go_on(act)))
+            self._working.append(asyncio.create_task(self._repeat(act)))
 
-    async def _go_on(self, act: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
-        """Again and again, whatever comes of it."""
-        is_told = False
+    async def _repeat(self, act: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+        """Repeats ``act`` whatever its outcome."""
+        is_reported = False
 
-        def tell() -> None:
-            nonlocal is_told
-            if not is_told:
-                is_told = True
+        def report_started() -> None:
+            nonlocal is_reported
+            if not is_reported:
+                is_reported = True
                 self._waits_for -= 1
                 if not self._waits_for:
                     self._under_way.set()
 
         while True:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                await act(tell)
+                await act(report_started)
             await asyncio.sleep(_AGAIN_S)
 
-    # ------------------------------------------------------------ what is done
+    # ------------------------------------------------------------ kinds of abuse
 
-    async def _pipe(self, tell: Callable[[], None]) -> None:
-        """Requests without a credential, until the gateway takes no more; no answer is read."""
+    async def _pipeline(self, report_started: Callable[[], None]) -> None:
+        """Requests without a credential until the gateway stops reading; no answer is read."""
         reader, writer = await self._open(receive_bytes=_SMALL)
         del reader
         try:
@@ -141,55 +141,55 @@ class Abuse:
                     writer.write(_PIPELINE)
                     async with asyncio.timeout(_STUCK_S):
                         await writer.drain()
-                    tell()
+                    report_started()
         finally:
-            tell()
+            report_started()
             writer.transport.abort()
 
-    async def _talk(self, tell: Callable[[], None]) -> None:
-        """A stream of the agent, read as fast as it comes."""
+    async def _read_fast(self, report_started: Callable[[], None]) -> None:
+        """A stream of the agent, read at full speed."""
         reader, writer = await self._open()
         try:
             writer.write(self._write_call("SendStreamingMessage", self._message(self._order.text)))
             self._remote.append(await _read_task(reader))
-            tell()
+            report_started()
             while await reader.read(1 << 20):
                 pass
         finally:
             writer.transport.abort()
 
-    async def _sip(self, tell: Callable[[], None]) -> None:
-        """A stream of the same task, read by the byte."""
+    async def _read_slowly(self, report_started: Callable[[], None]) -> None:
+        """A stream of the same task, read byte by byte."""
         reader, writer = await self._open(receive_bytes=_SMALL)
         try:
             writer.write(self._write_call("SubscribeToTask", {"id": self._remote[0]}))
             await reader.readexactly(1)
-            tell()
+            report_started()
             while await reader.read(1):  # noqa: ASYNC110  that is its pace
                 await asyncio.sleep(_SIP_S)
         finally:
             writer.transport.abort()
 
-    async def _stand(self, tell: Callable[[], None]) -> None:
+    async def _send_partial(self, report_started: Callable[[], None]) -> None:
         """Nothing, half a head or half a body, until the gateway closes."""
         whole = self._write_call("GetTask", {"id": "x" * 200})
         reader, writer = await self._open()
         try:
             writer.write((b"", whole[:60], whole[:-100])[next(_numbers) % 3])
-            tell()
+            report_started()
             await reader.read()
         finally:
             writer.transport.abort()
 
-    async def _send_bodies(self, tell: Callable[[], None]) -> None:
-        """One large message after the other."""
+    async def _send_bodies(self, report_started: Callable[[], None]) -> None:
+        """Large messages one after the other."""
         order = self._order
         text = order.text * (order.size // len(order.text))
         reader, writer = await self._open()
         try:
             while True:
                 writer.write(self._write_call("SendMessage", self._message(text)))
-                tell()
+                report_started()
                 await writer.drain()
                 await _read_answer(reader)
         finally:
@@ -229,7 +229,7 @@ class Abuse:
 
 
 async def _read_answer(reader: asyncio.StreamReader) -> bytes:
-    """The body of an answer that has a length."""
+    """The body of an answer with a length."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = head.partition(b"content-length:")[2].split(b"\r\n", 1)[0]
     return await reader.readexactly(int(length))
@@ -246,16 +246,16 @@ async def _read_task(reader: asyncio.StreamReader) -> str:
 
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    abuse = Abuse(Order("rest"))
+    abuse = RunningAbuse(AbuseOrder("rest"))
     try:
         while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
-            begun = Begun()
+            begun = AbuseStarted()
             try:
                 await abuse.end()
-                abuse = Abuse(Order(**orjson.loads(line)))
+                abuse = RunningAbuse(AbuseOrder(**orjson.loads(line)))
                 await abuse.begin()
             except (OSError, asyncio.IncompleteReadError) as error:
-                begun = Begun(f"{type(error).__name__}: {error}")
+                begun = AbuseStarted(f"{type(error).__name__}: {error}")
             sys.stdout.buffer.write(orjson.dumps(asdict(begun)) + b"\n")
             sys.stdout.buffer.flush()
     finally:

@@ -1,8 +1,8 @@
-"""Appends a second, with the batcher and without, and several events in one append against one each.
+"""Appends per second with and without the batcher, and several events per append against one each.
 
-Two things stand for "without". A connection each: every caller sends its call by itself, and encoding,
-script and reply are the same, so that only the batching differs. And plain redis-py, the client that one
-would use if there were no batcher: its own encoding, its own pool, one call at a time on a connection.
+"Without" is measured twice. A connection per caller: every caller sends its own calls, with the same encoding, script
+and reply, so only batching differs. Plain redis-py, the client that one would use without a batcher: its own encoding
+and pool, one call at a time per connection.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from bench.engines import Bench, Cost, accept_result, drive, open_bench
-from bench.rows import BenchBroken, Row, Spread
-from bench.workload import Subject, make_subjects
+from bench.engines import AppendCost, StoreBench, accept_result, drive, open_bench
+from bench.rows import MeasurementError, Row, Spread
+from bench.workload import BenchTask, make_subjects
 from passerelle.core.batch import Batch
 from passerelle.store.append import pack_append, read_append
 from passerelle.store.connection import (
@@ -38,31 +38,33 @@ TOGETHER: Final = 8
 COMMITTERS: Final = 16
 WARM_S: Final = 0.2
 
-Work = Callable[[int], Awaitable[None]]
-Send = Callable[[bytes], Awaitable[object]]
+AppendCall = Callable[[int], Awaitable[None]]
+SendCall = Callable[[bytes], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """The same appends, three ways, one round after the other."""
+class AppendVariants:
+    """The same appends in three variants, one round after the other."""
 
-    batched: Cost
-    alone: Cost
-    plain: Cost
+    batched: AppendCost
+    alone: AppendCost
+    plain: AppendCost
 
 
 async def measure_appends(rounds: int, seconds: float) -> AsyncGenerator[Row]:
     """Rows of the section."""
     async with open_bench() as bench:
         for callers in CALLERS:
-            found = await _compare_ways(bench, callers, rounds, seconds)
-            for row in _rows_of_ways(callers, found):
+            found = await _compare_variants(bench, callers, rounds, seconds)
+            for row in _rows_of_variants(callers, found):
                 yield row
         for row in _rows_of_group_commit(await _compare_group_commit(bench, rounds, seconds)):
             yield row
 
 
-async def _compare_ways(bench: Bench, callers: int, rounds: int, seconds: float) -> list[Ways]:
+async def _compare_variants(
+    bench: StoreBench, callers: int, rounds: int, seconds: float
+) -> list[AppendVariants]:
     subjects = make_subjects(callers)
 
     async def append(caller: int) -> None:
@@ -83,12 +85,12 @@ async def _compare_ways(bench: Bench, callers: int, rounds: int, seconds: float)
         for way in ways:
             await drive(bench, callers, WARM_S, way)
         return [
-            Ways(*[await drive(bench, callers, seconds, way) for way in ways])
+            AppendVariants(*[await drive(bench, callers, seconds, way) for way in ways])
             for _ in range(rounds)
         ]
 
 
-async def _append_by(bench: Bench, subject: Subject, send: Send) -> None:
+async def _append_by(bench: StoreBench, subject: BenchTask, send: SendCall) -> None:
     batch: Batch = subject.update(bench.epoch(subject))
     packed = pack_append(batch)
     reply = cast("RespValue", await send(packed.call))
@@ -99,12 +101,12 @@ async def _ask(wire: RespWire, packed: bytes) -> RespValue:
     await wire.send_packed_command([packed], check_health=False)
     reply = await read_reply(wire)
     if isinstance(reply, RedisError):
-        raise BenchBroken(f"an append was answered with {reply}")
+        raise MeasurementError(f"an append was answered with {reply}")
     return reply
 
 
 @asynccontextmanager
-async def _open_wires(bench: Bench, count: int) -> AsyncGenerator[list[RespWire]]:
+async def _open_wires(bench: StoreBench, count: int) -> AsyncGenerator[list[RespWire]]:
     wires = [make_connection(bench.endpoint) for _ in range(count)]
     try:
         for wire in wires:
@@ -116,8 +118,8 @@ async def _open_wires(bench: Bench, count: int) -> AsyncGenerator[list[RespWire]
 
 
 @asynccontextmanager
-async def _open_plain(bench: Bench, callers: int) -> AsyncGenerator[Send]:
-    """Takes calls apart again, so that redis-py can encode them: some 5 µs that it would not have to pay."""
+async def _open_plain(bench: StoreBench, callers: int) -> AsyncGenerator[SendCall]:
+    """Splits packed calls so that redis-py can encode them: about 5 µs that a direct use would not pay."""
     pool = BlockingConnectionPool(
         max_connections=callers,
         connection_class=UnixDomainSocketConnection,
@@ -143,11 +145,11 @@ async def _open_plain(bench: Bench, callers: int) -> AsyncGenerator[Send]:
 
 
 async def _compare_group_commit(
-    bench: Bench, rounds: int, seconds: float
-) -> list[tuple[Cost, Cost]]:
+    bench: StoreBench, rounds: int, seconds: float
+) -> list[tuple[AppendCost, AppendCost]]:
     subjects = make_subjects(COMMITTERS)
 
-    def append(events: int) -> Work:
+    def append(events: int) -> AppendCall:
         async def work(caller: int) -> None:
             subject = subjects[caller]
             await bench.append(subject, subject.update(bench.epoch(subject), events))
@@ -163,8 +165,8 @@ async def _compare_group_commit(
     ]
 
 
-def _rows_of_ways(callers: int, found: Sequence[Ways]) -> list[Row]:
-    def row(what: str, value: Callable[[Ways], float], unit: str) -> Row:
+def _rows_of_variants(callers: int, found: Sequence[AppendVariants]) -> list[Row]:
+    def row(what: str, value: Callable[[AppendVariants], float], unit: str) -> Row:
         name = f"append, {callers} caller{'s' if callers > 1 else ''}"
         return Row(f"{name}: {what}", Spread.of([value(one) for one in found]), unit)
 
@@ -188,8 +190,8 @@ def _rows_of_ways(callers: int, found: Sequence[Ways]) -> list[Row]:
     ]
 
 
-def _rows_of_group_commit(pairs: Sequence[tuple[Cost, Cost]]) -> list[Row]:
-    def row(what: str, value: Callable[[Cost, Cost], float], unit: str) -> Row:
+def _rows_of_group_commit(pairs: Sequence[tuple[AppendCost, AppendCost]]) -> list[Row]:
+    def row(what: str, value: Callable[[AppendCost, AppendCost], float], unit: str) -> Row:
         return Row(what, Spread.of([value(*pair) for pair in pairs]), unit)
 
     name = f"{TOGETHER} events in one append"

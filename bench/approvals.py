@@ -1,6 +1,6 @@
-"""Questions: how long one takes from the agent's pause to a device, and its answer from there back to the agent.
+"""Approvals: the time from the agent's pause to a device, and from the device's answer back to the agent.
 
-The agent's own times are of its statuses, in whole milliseconds of this machine's clock, as are ours.
+The agent's times are those of its statuses, in whole milliseconds of this machine's clock, like the others.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import yaml
 
 from bench.inboxes import welcome
 from bench.kinds import CALLERS, make_send
-from bench.load import Order
-from bench.rows import BenchBroken, Row, Spread
-from bench.stage import Gateway, open_gateway, open_load
-from bench.trees import Tree, compare, take_turns
-from bench.usage import Meter, read_cpu_s
+from bench.load import LoadOrder
+from bench.rows import MeasurementError, Row, Spread
+from bench.testbed import BenchGateway, open_gateway, open_load
+from bench.trees import Checkout, compare, take_turns
+from bench.usage import CpuMeter, read_cpu_s
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.client.channel import ChannelClient, Event
@@ -35,7 +35,7 @@ from passerelle.runtime.common.clock import SystemClock
 AGENT: Final = "payments"
 _WARM: Final = 5
 _OF_ONE_LINK: Final = 40
-"""Questions that one device answers: a link takes 60 frames of its client in ten seconds, and the next one waits."""
+"""Approvals per device connection: a channel accepts 60 client frames in ten seconds, and one more would wait."""
 _WITHIN_S: Final = 20.0
 _LEFT_OPEN: Final = 400
 _WELCOMES: Final = 40
@@ -43,7 +43,7 @@ _REST_S: Final = 1.0
 
 
 async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
-    """Rows of the section, over so many questions one after the other."""
+    """Rows of the section, over ``questions`` approvals one after the other."""
     asked: list[float] = []
     answered: list[float] = []
     with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
@@ -68,8 +68,8 @@ async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
     yield from_times("from a decision to the agent's end, p99", answered, 0.99)
 
 
-async def compare_approvals(rounds: int, base: Tree) -> AsyncGenerator[Row]:
-    """Rows of the section: CPU of gateways of the two trees, for the same questions and the same welcomes."""
+async def compare_approvals(rounds: int, base: Checkout) -> AsyncGenerator[Row]:
+    """Rows of the section: CPU of the gateways of two checkouts, for the same approvals and the same welcomes."""
     with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
         folder = Path(name)
         async with run_peers((AGENT,), folder) as peers:
@@ -87,8 +87,8 @@ async def compare_approvals(rounds: int, base: Tree) -> AsyncGenerator[Row]:
                 yield compare(what, welcomed[1:])
 
 
-async def _answer_all(gateway: Gateway) -> float:
-    """CPU seconds for the questions of one link."""
+async def _answer_all(gateway: BenchGateway) -> float:
+    """CPU seconds for the approvals of one channel."""
     async with _open(gateway.process) as person:
         before = read_cpu_s(gateway.pid)
         for _ in range(_OF_ONE_LINK):
@@ -96,17 +96,17 @@ async def _answer_all(gateway: Gateway) -> float:
         return read_cpu_s(gateway.pid) - before
 
 
-async def _leave_open(gateway: Gateway) -> None:
-    """Has bills wait for their owner."""
+async def _leave_open(gateway: BenchGateway) -> None:
+    """Leaves approvals of bills open for their owner."""
     ask = make_send("40 EUR to the baker", "TASK_STATE_INPUT_REQUIRED")
     url, keys = gateway.find_url(AGENT), [gateway.process.token]
     async with open_load() as load:
         for _ in range(_LEFT_OPEN // CALLERS):
-            await load.carry_out(Order("send", url, [ask], CALLERS, keys=keys))
+            await load.execute(LoadOrder("send", url, [ask], CALLERS, keys=keys))
 
 
-async def _welcome(gateway: Gateway) -> float:
-    await Meter((gateway.pid,)).await_rest(_REST_S)
+async def _welcome(gateway: BenchGateway) -> float:
+    await CpuMeter((gateway.pid,)).await_rest(_REST_S)
     return await welcome(gateway.process, gateway.process.token, _WELCOMES)
 
 
@@ -117,14 +117,14 @@ def _write_config(folder: Path, url: str) -> Path:
 
 
 def from_times(what: str, values: Sequence[float], share: float) -> Row:
-    """One percentile; the columns beside it are the fastest and the slowest of all."""
+    """One percentile; the other columns are the minimum and the maximum."""
     ordered = sorted(values)
     at = ordered[min(int(len(ordered) * share), len(ordered) - 1)]
     return Row(what, Spread(ordered[0], at, ordered[-1]), "ms")
 
 
 class _Person:
-    """A caller that is asked at a device of its own."""
+    """A caller with a device that receives its approvals."""
 
     def __init__(self, http: httpx.AsyncClient, client: ChannelClient) -> None:
         self.http, self.client = http, client
@@ -132,14 +132,14 @@ class _Person:
         self.fresh = asyncio.Event()
 
     async def listen(self) -> None:
-        """Notes when each question comes to the device."""
+        """Records when each approval reaches the device."""
         async for item in self.client.stream("inbox"):
             if isinstance(item, Event) and text_at(item.data, "type") == "action.required":
                 self.seen_ms[text_at(item.data, "actionId")] = _now_ms()
                 self.fresh.set()
 
     async def play(self) -> tuple[float, float]:
-        """Has a bill paid; the milliseconds of the question, and those of its answer."""
+        """Pays a bill; returns the milliseconds of the request, and those of its answer."""
         message: JsonObject = {
             "messageId": secrets.token_hex(8),
             "role": "ROLE_USER",
@@ -179,7 +179,7 @@ class _Person:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         answer = cast("JsonObject", (await self.http.post(f"/agents/{AGENT}", json=body)).json())
         if "result" not in answer:
-            raise BenchBroken(f"{method}: {answer}")
+            raise MeasurementError(f"{method}: {answer}")
         return object_at(answer, "result")
 
 

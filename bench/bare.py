@@ -1,9 +1,8 @@
-"""Gateways that do nothing but pass on: what HTTP alone costs on this interpreter, below which no gateway here can get.
+"""Pass-through gateways: the cost of HTTP alone on this interpreter, the lower bound of any gateway.
 
-``python -m bench.bare FORM AGENT`` listens on loopback and prints one JSON line with its URL. Nothing is judged, kept,
-bounded or translated. ``asgi`` has the server and the client of the gateway around an application of nothing.
-``protocol`` has a parser in place of the server. ``callbacks`` has neither a task nor a future left: two parsers and
-two writes for each answer.
+``python -m bench.bare FORM AGENT`` listens on loopback and prints one JSON line with its URL. Nothing is checked,
+stored, bounded or translated. ``asgi`` uses the gateway's server and client around an empty application. ``protocol``
+replaces the server by a parser. ``callbacks`` also removes tasks and futures: two parsers and two writes per answer.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from bench.line import Line
+from bench.http_connection import HttpConnection
 from passerelle.demo.peers.serving import HOST
 from passerelle.gateway.server import Listener, Server, bind, run
 from passerelle.peers.connection_pool import ConnectionPool
@@ -40,10 +39,10 @@ _ASK: Final = (
 )
 
 
-class Caller(Line):
-    """A connection in."""
+class InboundConnection(HttpConnection):
+    """An inbound connection."""
 
-    def __init__(self, pass_on: Callable[[Caller, bytes], None]) -> None:
+    def __init__(self, pass_on: Callable[[InboundConnection, bytes], None]) -> None:
         super().__init__(asks=False)
         self._pass_on = pass_on
 
@@ -51,20 +50,20 @@ class Caller(Line):
         self._pass_on(self, body)
 
     def answer(self, body: bytes) -> None:
-        """Passes an answer back."""
+        """Forwards an answer."""
         self.write(_ANSWER % (len(body), body))
 
 
-class Agent(Line):
-    """A connection out, which serves one ``caller`` at a time and is among the ``idle`` between two."""
+class OutboundConnection(HttpConnection):
+    """An outbound connection. It serves one ``caller`` at a time and is among the ``idle`` ones otherwise."""
 
-    def __init__(self, idle: list[Agent]) -> None:
+    def __init__(self, idle: list[OutboundConnection]) -> None:
         super().__init__(asks=True)
         self._idle = idle
-        self._caller: Caller | None = None
+        self._caller: InboundConnection | None = None
 
-    def ask(self, caller: Caller, body: bytes) -> None:
-        """Passes a request on."""
+    def ask(self, caller: InboundConnection, body: bytes) -> None:
+        """Forwards a request."""
         self._caller = caller
         self.write(_ASK % (len(body), body))
 
@@ -75,16 +74,16 @@ class Agent(Line):
             caller.answer(body)
 
 
-class Callbacks:
-    """Connections to the agent."""
+class CallbackProxy:
+    """Connections to the agent, driven by callbacks."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._idle: list[Agent] = []
+        self._idle: list[OutboundConnection] = []
         self._opening = set[asyncio.Task[None]]()
 
-    def take(self, caller: Caller, body: bytes) -> None:
-        """Passes a request on."""
+    def take(self, caller: InboundConnection, body: bytes) -> None:
+        """Forwards a request."""
         while self._idle:
             agent = self._idle.pop()
             if agent.is_open:
@@ -94,14 +93,16 @@ class Callbacks:
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
-    async def _open(self, caller: Caller, body: bytes) -> None:
+    async def _open(self, caller: InboundConnection, body: bytes) -> None:
         loop = asyncio.get_running_loop()
-        _, agent = await loop.create_connection(lambda: Agent(self._idle), *self._address)
+        _, agent = await loop.create_connection(
+            lambda: OutboundConnection(self._idle), *self._address
+        )
         agent.ask(caller, body)
 
 
-class Tasks:
-    """The client of the gateway, and a task for each request."""
+class TaskProxy:
+    """The gateway's client, with one task per request."""
 
     def __init__(self, pool: ConnectionPool, agent: str) -> None:
         self._pool = pool
@@ -109,22 +110,22 @@ class Tasks:
         self._running = set[asyncio.Task[None]]()
 
     async def ask(self, body: bytes) -> bytes:
-        """The body of the agent's answer."""
+        """Forwards the body and returns that of the agent's answer."""
         asked = close_head(self._head, body)
         reply = await self._pool.ask(asked, connect_s=TOTAL_S, total_s=TOTAL_S)
         return reply.raw
 
-    def take(self, caller: Caller, body: bytes) -> None:
-        """Passes a request on."""
+    def take(self, caller: InboundConnection, body: bytes) -> None:
+        """Forwards a request in a new task."""
         running = asyncio.get_running_loop().create_task(self._pass_on(caller, body))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
 
-    async def _pass_on(self, caller: Caller, body: bytes) -> None:
+    async def _pass_on(self, caller: InboundConnection, body: bytes) -> None:
         caller.answer(await self.ask(body))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI
-        """The application of nothing."""
+        """The ASGI application."""
         body, more = b"", True
         while more:
             message = await receive()
@@ -140,16 +141,16 @@ class Tasks:
 
 
 def _serve_asgi(agent: str, listener: Listener) -> Coroutine[None, None, None]:
-    return Server(Tasks(_make_pool(agent), agent), listener).serve(asyncio.Event())
+    return Server(TaskProxy(_make_pool(agent), agent), listener).serve(asyncio.Event())
 
 
 def _serve_protocol(agent: str, listener: Listener) -> Coroutine[None, None, None]:
-    return _listen(listener, Tasks(_make_pool(agent), agent).take)
+    return _listen(listener, TaskProxy(_make_pool(agent), agent).take)
 
 
 def _serve_callbacks(agent: str, listener: Listener) -> Coroutine[None, None, None]:
     host, _, port = agent.removeprefix("http://").rpartition(":")
-    return _listen(listener, Callbacks(host, int(port)).take)
+    return _listen(listener, CallbackProxy(host, int(port)).take)
 
 
 FORMS: Final[dict[str, Callable[[str, Listener], Coroutine[None, None, None]]]] = {
@@ -159,9 +160,9 @@ FORMS: Final[dict[str, Callable[[str, Listener], Coroutine[None, None, None]]]] 
 }
 
 
-async def _listen(listener: Listener, take: Callable[[Caller, bytes], None]) -> None:
+async def _listen(listener: Listener, take: Callable[[InboundConnection, bytes], None]) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Caller(take), sock=listener.socket)
+    server = await loop.create_server(lambda: InboundConnection(take), sock=listener.socket)
     async with server:
         await server.serve_forever()
 
@@ -185,7 +186,7 @@ async def _serve(form: str, agent: str) -> None:
 
 
 def main() -> None:
-    """Serves until it is told to end."""
+    """Serves until it is terminated."""
     parser = argparse.ArgumentParser(prog="python -m bench.bare", description=__doc__)
     parser.add_argument("form", choices=FORMS)
     parser.add_argument("agent", help="URL without a slash at the end")

@@ -1,6 +1,6 @@
-"""Who asks: each over a connection of its own, checking what it is answered.
+"""Callers: each has its own connection and checks every answer.
 
-One future stands for all that a caller does, so what an answer costs is its parsing and the next request's writing.
+A caller uses a single future, so the cost of an answer is its parsing and the write of the next request.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from bench.line import Line
-from bench.steps import SHOWN, Progress, Request
+from bench.http_connection import HttpConnection
+from bench.steps import SHOWN, CallerProgress, PreparedRequest
 
 
-class Failed(Exception):
-    """An answer was not what was expected, or did not come."""
+class UnexpectedAnswer(Exception):
+    """An answer was missing or not as expected."""
 
 
-class _Asking(Line):
-    """A connection out; ``ended`` is done when it has nothing more to ask, or has met its first wrong answer."""
+class _Requester(HttpConnection):
+    """An outbound connection; ``ended`` is done when it has sent all requests, or after its first wrong answer."""
 
     def __init__(self) -> None:
         super().__init__(asks=True)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def lose(self, error: Exception | None) -> None:
+    def on_closed(self, error: Exception | None) -> None:
         self._fail(f"the connection ended before its answer ({error or 'closed'})")
 
     def _finish(self) -> None:
@@ -35,32 +35,32 @@ class _Asking(Line):
 
     def _fail(self, why: str) -> None:
         if not self.ended.done():
-            self.ended.set_exception(Failed(why))
+            self.ended.set_exception(UnexpectedAnswer(why))
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """What callers share: requests, in passes from the first to the last, each with the next of the keys.
+class RequestSchedule:
+    """State shared by callers: passes through the requests, each with the next key.
 
-    No pass begins after the deadline. An answer after more than ``within_s`` is a wrong one. ``took`` has the seconds
-    that answers took.
+    No pass begins after the deadline. An answer after more than ``within_s`` counts as wrong. ``took`` contains the
+    answer times in seconds.
     """
 
-    requests: Sequence[Request]
+    requests: Sequence[PreparedRequest]
     keys: Iterator[str]
     deadline: float
     within_s: float
     took: list[float] = field(default_factory=list[float])
 
-    def are_over(self, progress: Progress) -> bool:
-        """Whether a caller who is there asks no more."""
+    def are_over(self, progress: CallerProgress) -> bool:
+        """Whether a caller with this progress is done."""
         return progress.at == 0 and time.perf_counter() >= self.deadline
 
 
-class Caller(_Asking):
-    """Asks, and with each answer asks again, until its turns are over or the other side closes the connection."""
+class LoadCaller(_Requester):
+    """Sends a request after each answer, until the schedule is over or the other side closes the connection."""
 
-    def __init__(self, turns: Turns, progress: Progress) -> None:
+    def __init__(self, turns: RequestSchedule, progress: CallerProgress) -> None:
         super().__init__()
         self._turns = turns
         self._progress = progress
@@ -92,8 +92,8 @@ class Caller(_Asking):
             self._finish()
 
 
-class Subscriber(_Asking):
-    """Has nothing more to ask once its stream says what is expected, and leaves it open."""
+class StreamSubscriber(_Requester):
+    """Is done once its stream contains the expected bytes; leaves the stream open."""
 
     def __init__(self, expected: str) -> None:
         super().__init__()

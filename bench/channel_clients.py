@@ -1,8 +1,8 @@
-"""The clients of channels: a process of their own, so that their CPU time is nobody else's.
+"""Channel clients in a separate process, so that their CPU time is measured separately.
 
-Reads one order per line from standard input, answers each with one line, and ends with its input. Every client checks
-what it gets: each event of each of its streams once, in order, without a hole. What is not so ends the order with an
-error: a server that loses or doubles something has not been measured. Times are those of the machine's one clock.
+Reads one order per line from standard input, answers each with one line, and exits at the end of its input. Every
+client checks that it gets each event of each of its streams once, in order, without a gap. A violation ends the order
+with an error: a server that loses or duplicates events has not been measured. All times are from the machine's clock.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from picows import (
     ws_connect,  # pyright: ignore[reportUnknownVariableType] - its further arguments have no types
 )
 
-Kind = Literal["passerelle", "nchan", "socketio"]
+ServerKind = Literal["passerelle", "nchan", "socketio"]
 MARK: Final = re.compile(rb"#([0-9]+) ([0-9]+) ([0-9]+)#")
-"""In every event that is published: stream, number within it, nanoseconds when it was."""
+"""Fields of every published event: stream, number within it, publication time in ns."""
 WITHIN_S: Final = 60.0
 BEAT_S: Final = 10.0
 SETTLES_S: Final = 0.5
-"""Nchan opens a socket before it has told its Redis; what is published meanwhile does not come."""
+"""Nchan accepts a socket before it has subscribed in Redis; events published in between are not delivered."""
 _AT_ONCE: Final = 64
 _EVENT: Final = b'{"t":"ev"'
 _NAMED: Final = 50
-"""So much of an event tells its stream from others."""
+"""Bytes of an event that identify its stream."""
 _LAST_PLACE: Final = re.compile(rb'"s":"([^"]+)","o":([0-9]+),"p":[0-9]+,"h":"([0-9a-f]{8})"')
 _CURSOR: Final = re.compile(rb'"t":"(?:sub|live)",(?:"ok":true,)?"s":"([^"]+)"[^\n]*?"c":"([^"]+)"')
 _LAST_ID: Final = re.compile(rb"^id: ?([0-9:,\[\]-]+)", re.MULTILINE)
@@ -43,17 +43,17 @@ _OFFSET: Final = re.compile(rb',"([0-9]+-[0-9]+)"\]$')
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a group of clients is to do; groups have names.
+class ChannelOrder:
+    """An order for a group of clients, which is addressed by name.
 
-    ``open`` connects clients, each to the next ``each`` of ``streams``; ``await`` waits until all have had ``events``
-    on each stream since the group was opened, and tells how late they were since the last look; ``drop`` cuts all off;
-    ``resume`` connects them again where they were, and waits as ``await`` does.
+    ``open`` connects clients, each to the next ``each`` of ``streams``. ``await`` waits until all have received
+    ``events`` on each stream since the group was opened, and returns the delays since the last report. ``drop`` cuts
+    all connections. ``resume`` reconnects the clients from their positions, and waits as ``await`` does.
     """
 
     kind: Literal["open", "await", "drop", "resume", "close"]
     group: str
-    wire: Kind = "passerelle"
+    wire: ServerKind = "passerelle"
     url: str = ""
     token: str = ""
     streams: list[str] = field(default_factory=list[str])
@@ -63,8 +63,8 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """``seconds`` an order took, the delays of events, and how many deliveries there were since the last look."""
+class ChannelResult:
+    """``seconds`` that an order took, the event delays, and the number of deliveries since the last report."""
 
     seconds: float = 0.0
     deliveries: int = 0
@@ -73,14 +73,14 @@ class Outcome:
     error: str | None = None
 
 
-class Broken(Exception):
-    """An event was lost, doubled or out of order, or a server did not do what it should."""
+class DeliveryError(Exception):
+    """An event was lost, duplicated or out of order, or a server did not behave as expected."""
 
 
-class Client(WSListener):
-    """One client and where it is in its streams; it lives over several sockets."""
+class ChannelClient(WSListener):
+    """One client and its position in each stream; it survives reconnects."""
 
-    def __init__(self, group: Group, number: int, streams: Sequence[str], first: int) -> None:
+    def __init__(self, group: ClientGroup, number: int, streams: Sequence[str], first: int) -> None:
         self.group = group
         self.number = number
         self.streams = streams
@@ -112,13 +112,13 @@ class Client(WSListener):
             self.transport.send(WSMsgType.TEXT, message)
 
     def drop(self) -> None:
-        """Ends the socket without a goodbye."""
+        """Aborts the socket without a close handshake."""
         if self.transport is not None:
             self.transport.disconnect(graceful=False)
             self.transport = None
 
     def be_ready(self) -> None:
-        """Every stream is followed."""
+        """Records that every stream is followed."""
         if not self.ready.done():
             self.ready.set_result(None)
 
@@ -136,7 +136,7 @@ class Client(WSListener):
             transport.disconnect()
 
     def take_events(self, data: bytes) -> None:
-        """Checks and times what a message has."""
+        """Checks the events in a message and records their delays."""
         now = time.monotonic_ns()
         group, reached = self.group, self.reached
         for stream, number, sent in MARK.findall(data):
@@ -149,12 +149,12 @@ class Client(WSListener):
                 group.note_whole(1)
 
 
-class Group:
+class ClientGroup:
     """Clients of one server."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ChannelOrder) -> None:
         self.name = order.group
-        self.wire: Kind = order.wire
+        self.wire: ServerKind = order.wire
         self.url = order.url
         self.token = order.token
         self.delays: list[int] = []
@@ -164,24 +164,24 @@ class Group:
         self.error: str | None = None
         count = len(order.streams)
         self.clients = [
-            Client(self, number, order.streams[first : first + order.each], first)
+            ChannelClient(self, number, order.streams[first : first + order.each], first)
             for number in range(order.clients)
             for first in [number * order.each % count]
         ]
 
     def fail(self, reason: str) -> None:
-        """Keeps the first fault, and lets whoever waits see it."""
+        """Keeps the first fault, and wakes up the waiting order."""
         self.error = self.error or reason
         self.whole.set()
 
     def note_whole(self, streams: int) -> None:
-        """So many streams of clients have what is wanted."""
+        """Counts client streams that are complete."""
         self.missing -= streams
         if self.missing <= 0:
             self.whole.set()
 
     async def connect(self) -> None:
-        """Connects every client, a bounded number at a time."""
+        """Connects every client, with bounded concurrency."""
         waiting = iter(self.clients)
 
         async def work() -> None:
@@ -193,7 +193,7 @@ class Group:
                 group.create_task(work())
 
     def want(self, events: int) -> None:
-        """From now on the clients are whole when each stream of each has had so many."""
+        """Sets the target: clients are complete when each of their streams has ``events`` events."""
         self.wanted = events
         self.whole.clear()
         reached = [count for client in self.clients for count in client.reached.values()]
@@ -201,53 +201,53 @@ class Group:
         if self.missing == 0 or self.error is not None:
             self.whole.set()
 
-    async def await_whole(self) -> Outcome:
-        """Waits until all have what is wanted.
+    async def await_whole(self) -> ChannelResult:
+        """Waits until all clients are complete.
 
         Raises:
-            Broken: something was lost, doubled or late beyond bearing.
+            DeliveryError: an event was lost, duplicated or too late.
         """
         started = time.monotonic()
         try:
             async with asyncio.timeout(WITHIN_S):
                 await self.whole.wait()
         except TimeoutError:
-            raise Broken(f"{self.missing} streams did not get everything") from None
+            raise DeliveryError(f"{self.missing} streams did not get everything") from None
         if self.error is not None:
-            raise Broken(self.error)
+            raise DeliveryError(self.error)
         delays, self.delays = sorted(self.delays), []
         if not delays:
-            return Outcome(time.monotonic() - started)
-        return Outcome(
+            return ChannelResult(time.monotonic() - started)
+        return ChannelResult(
             time.monotonic() - started,
             len(delays),
             delays[len(delays) // 2] / 1e6,
             delays[len(delays) * 99 // 100] / 1e6,
         )
 
-    async def resume(self, events: int) -> Outcome:
-        """Everybody comes back at once, and has what was missed."""
+    async def resume(self, events: int) -> ChannelResult:
+        """Reconnects all clients at once and waits for the events that they missed."""
         self.want(events)
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for client in self.clients:
                 group.create_task(client.connect())
         outcome = await self.await_whole()
-        return Outcome(time.monotonic() - started, outcome.deliveries)
+        return ChannelResult(time.monotonic() - started, outcome.deliveries)
 
     def drop(self) -> None:
-        """Cuts all off."""
+        """Cuts all connections."""
         for client in self.clients:
             client.drop()
 
     def beat(self) -> None:
-        """A sign of life of everybody, where the protocol wants one."""
+        """Sends heartbeats of all clients, where the protocol requires them."""
         if self.wire == "passerelle":
             for client in self.clients:
                 client.send(b'{"t":"hb","n":1}')
 
 
-def _address(client: Client) -> tuple[str, dict[str, str]]:
+def _address(client: ChannelClient) -> tuple[str, dict[str, str]]:
     url = client.group.url
     match client.group.wire:
         case "passerelle":
@@ -263,7 +263,7 @@ def _address(client: Client) -> tuple[str, dict[str, str]]:
             assert_never(client.group.wire)
 
 
-def _greet(client: Client) -> None:
+def _greet(client: ChannelClient) -> None:
     match client.group.wire:
         case "passerelle":
             _note_latest(client)
@@ -288,33 +288,33 @@ def _greet(client: Client) -> None:
         case "nchan":
             client.be_ready()
         case "socketio":
-            pass  # the server opens
+            pass  # the server sends first
         case _:
             assert_never(client.group.wire)
 
 
-def _take(client: Client, data: bytes) -> None:
+def _take(client: ChannelClient, data: bytes) -> None:
     match client.group.wire:
         case "passerelle":
-            _take_ours(client, data)
+            _take_passerelle(client, data)
         case "nchan":
-            client.latest[b""] = data  # looked into when it is needed, as ours are
+            client.latest[b""] = data  # parsed only when needed, as for the gateway
         case "socketio":
             _take_socketio(client, data)
         case _:
             assert_never(client.group.wire)
 
 
-def _take_ours(client: Client, data: bytes) -> None:
+def _take_passerelle(client: ChannelClient, data: bytes) -> None:
     for frame in data.split(b"\n"):
         if frame.startswith(_EVENT):
-            # Looked into when it is needed, so that a delivery costs the clients of all servers alike.
+            # Parsed only when needed, so that a delivery costs the clients of all servers the same.
             client.latest[frame[:_NAMED]] = frame
         else:
             _take_other(client, frame)
 
 
-def _take_other(client: Client, frame: bytes) -> None:
+def _take_other(client: ChannelClient, frame: bytes) -> None:
     _note_latest(client)
     _note_cursors(client, frame)
     if frame.startswith((b'{"t":"error"', b'{"t":"gap"')):
@@ -325,14 +325,14 @@ def _take_other(client: Client, frame: bytes) -> None:
             client.be_ready()
 
 
-def _note_latest(client: Client) -> None:
-    """Before anything newer is noted: it would go back behind what came later."""
+def _note_latest(client: ChannelClient) -> None:
+    """Before newer positions are recorded: the position would move backwards."""
     for data in client.latest.values():
         _note_cursors(client, data)
     client.latest.clear()
 
 
-def _note_cursors(client: Client, data: bytes) -> None:
+def _note_cursors(client: ChannelClient, data: bytes) -> None:
     for name, cursor in _CURSOR.findall(data):
         client.cursors[name.decode()] = cursor.decode()
     for name, sequence, chain in _LAST_PLACE.findall(data):
@@ -340,7 +340,7 @@ def _note_cursors(client: Client, data: bytes) -> None:
         client.cursors[name.decode()] = f"{epoch}.{sequence.decode()}.{chain.decode()}"
 
 
-def _take_socketio(client: Client, data: bytes) -> None:
+def _take_socketio(client: ChannelClient, data: bytes) -> None:
     if data == b"2":
         client.send(b"3")
     elif data.startswith(b"0"):
@@ -354,16 +354,16 @@ def _take_socketio(client: Client, data: bytes) -> None:
         client.latest[b""] = data  # as with Nchan
 
 
-async def _obey(order: Order, groups: dict[str, Group]) -> Outcome:
+async def _obey(order: ChannelOrder, groups: dict[str, ClientGroup]) -> ChannelResult:
     started = time.monotonic()
     match order.kind:
         case "open":
-            group = groups[order.group] = Group(order)
+            group = groups[order.group] = ClientGroup(order)
             await group.connect()
             took = time.monotonic() - started
             if order.wire == "nchan":
                 await asyncio.sleep(SETTLES_S)
-            return Outcome(took)
+            return ChannelResult(took)
         case "await":
             groups[order.group].want(order.events)
             return await groups[order.group].await_whole()
@@ -375,10 +375,10 @@ async def _obey(order: Order, groups: dict[str, Group]) -> Outcome:
             groups.pop(order.group).drop()
         case _:
             assert_never(order.kind)
-    return Outcome()
+    return ChannelResult()
 
 
-async def _beat(groups: dict[str, Group]) -> None:
+async def _beat(groups: dict[str, ClientGroup]) -> None:
     while True:
         await asyncio.sleep(BEAT_S)
         for group in tuple(groups.values()):
@@ -387,14 +387,14 @@ async def _beat(groups: dict[str, Group]) -> None:
 
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    groups: dict[str, Group] = {}
+    groups: dict[str, ClientGroup] = {}
     beating = asyncio.create_task(_beat(groups))
     while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
         try:
-            outcome = await _obey(Order(**orjson.loads(line)), groups)
+            outcome = await _obey(ChannelOrder(**orjson.loads(line)), groups)
         except* Exception as group:  # noqa: BLE001  whatever went wrong is the answer
             first = group.exceptions[0]
-            outcome = Outcome(error=f"{type(first).__name__}: {first}")
+            outcome = ChannelResult(error=f"{type(first).__name__}: {first}")
         sys.stdout.buffer.write(orjson.dumps(asdict(outcome)) + b"\n")
         sys.stdout.buffer.flush()
     beating.cancel()

@@ -1,4 +1,4 @@
-"""The servers of channels that are measured side by side, each as processes of its own that end with the block."""
+"""The channel servers that are compared, each in processes that end with the block."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Final, Protocol
 import httpx
 import yaml
 
-from bench.channel_clients import Kind
-from bench.rows import BenchBroken
+from bench.channel_clients import ServerKind
+from bench.rows import MeasurementError
 from bench.usage import find_children
 from bench.workload import mint
 from passerelle.client.channel import ChannelClient
@@ -50,47 +50,47 @@ _AT_ONCE: Final = 128
 _KEPT_MS: Final = 60_000
 
 
-class Server(Protocol):
-    """A server that is up."""
+class ChannelServer(Protocol):
+    """A running server."""
 
     @property
     def name(self) -> str:
-        """As it stands in rows."""
+        """Its name in rows."""
         ...
 
     @property
-    def wire(self) -> Kind:
-        """What it speaks."""
+    def wire(self) -> ServerKind:
+        """Its protocol."""
         ...
 
     @property
     def url(self) -> str:
-        """Where its clients connect."""
+        """The URL for clients."""
         ...
 
     @property
     def token(self) -> str:
-        """What its clients show."""
+        """The clients' token."""
         ...
 
     @property
     def pids(self) -> Sequence[int]:
-        """The processes that serve, with the store that they stand on."""
+        """The serving processes, including their store."""
         ...
 
     async def publish(self, stream: str, place: int, number: int) -> None:
-        """One event of a stream."""
+        """Publishes one event to a stream."""
         ...
 
 
 def mark(place: int, number: int) -> bytes:
-    """What clients look for in an event."""
+    """The bytes by which clients recognize an event."""
     return b"#%d %d %d#" % (place, number, time.monotonic_ns())
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
-    """A gateway, and the same store in our hands to append to."""
+class PasserelleServer:
+    """A gateway, and direct access to its store for appends."""
 
     name: str
     url: str
@@ -99,10 +99,10 @@ class Ours:
     store: Store
     gateway_pid: int
     pids: Sequence[int]
-    wire: Kind = "passerelle"
+    wire: ServerKind = "passerelle"
 
     async def make_streams(self, count: int) -> list[str]:
-        """Sessions of the owner, with a first event each."""
+        """Creates sessions of the owner, each with a first event."""
         sessions = [mint("se", Shard(number % SHARDS)) for number in range(count)]
         waiting = iter(sessions)
 
@@ -141,15 +141,15 @@ class Ours:
             idem=None if entities else IdempotencyRow(event, "d", b"", _KEPT_MS),
         )
         if not isinstance(result := await log.append(batch), Appended):
-            raise BenchBroken(f"an append was answered with {result}")
+            raise MeasurementError(f"an append was answered with {result}")
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
-    """A server that is published to over HTTP, as an application would."""
+class HttpPublishServer:
+    """A server with publication over HTTP, as applications use it."""
 
     name: str
-    wire: Kind
+    wire: ServerKind
     url: str
     publish_url: str
     http: httpx.AsyncClient
@@ -161,12 +161,12 @@ class Posted:
         body = b'{"text":"' + text + b"e" * (EVENT_BYTES - len(text) - 11) + b'"}'
         answer = await self.http.post(f"{self.publish_url}?id={stream}", content=body)
         if not answer.is_success:
-            raise BenchBroken(f"{self.name}: {answer.status_code} {answer.text[:200]}")
+            raise MeasurementError(f"{self.name}: {answer.status_code} {answer.text[:200]}")
 
 
 @asynccontextmanager
-async def open_ours() -> AsyncGenerator[tuple[Ours, Ours]]:
-    """One gateway with both back-ends: the port for channels, and the main one."""
+async def open_passerelle() -> AsyncGenerator[tuple[PasserelleServer, PasserelleServer]]:
+    """One gateway with both back ends: the port for channels, and the main one."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
         port = find_free_port()
@@ -177,7 +177,7 @@ async def open_ours() -> AsyncGenerator[tuple[Ours, Ours]]:
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         if gateway.child is None:
-            raise BenchBroken("the gateway has not been started")
+            raise MeasurementError("the gateway has not been started")
         engine = (gateway.data_dir / "socket").read_text(encoding="utf-8")
         store = await stack.enter_async_context(
             await Store.open(StoreSettings(f"unix://{engine}", folder / "blobs"))
@@ -190,21 +190,21 @@ async def open_ours() -> AsyncGenerator[tuple[Ours, Ours]]:
         pid = gateway.child.process.pid
         pids = (pid, *find_children(pid))
         yield (
-            Ours("fast", own, gateway.token, owner, store, pid, pids),
-            Ours("ASGI", main, gateway.token, owner, store, pid, pids),
+            PasserelleServer("fast", own, gateway.token, owner, store, pid, pids),
+            PasserelleServer("ASGI", main, gateway.token, owner, store, pid, pids),
         )
 
 
 def find_nchan() -> str | None:
-    """Why Nchan cannot be started here, or None."""
+    """The reason why Nchan cannot be started here, or None."""
     if shutil.which("nginx") is None or not _MODULE.exists():
         return "install nginx and libnginx-mod-nchan"
     return None if shutil.which("redis-server") else "install redis-server"
 
 
 @asynccontextmanager
-async def open_nchan() -> AsyncGenerator[Posted]:
-    """Nginx with one worker, over a Redis of its own."""
+async def open_nchan() -> AsyncGenerator[HttpPublishServer]:
+    """Nginx with one worker, over a separate Redis."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
         port = find_free_port()
@@ -221,7 +221,7 @@ async def open_nchan() -> AsyncGenerator[Posted]:
         )
         pid = child.process.pid
         pids = (pid, *find_children(pid), redis.child.process.pid)
-        yield Posted("Nchan", "nchan", f"ws://127.0.0.1:{port}/sub", publish, http, pids)
+        yield HttpPublishServer("Nchan", "nchan", f"ws://127.0.0.1:{port}/sub", publish, http, pids)
 
 
 def _write_nginx(folder: Path, port: int, redis: int) -> str:
@@ -251,17 +251,17 @@ http {{
 
 
 def find_socketio() -> str | None:
-    """Why Socket.IO cannot be started here, or None."""
+    """The reason why Socket.IO cannot be started here, or None."""
     if not (PEERS / "socketio" / "node_modules").exists():
         return "PEERS=all installs it"
     return None if shutil.which("redis-server") else "install redis-server"
 
 
 def install_socketio() -> None:
-    """Installs what its lock names.
+    """Installs the locked packages.
 
     Raises:
-        BenchBroken: a package does not install; the text ends with what the installer said.
+        MeasurementError: a package does not install; the text ends with the installer's output.
     """
     if find_socketio() is None:
         return
@@ -274,12 +274,12 @@ def install_socketio() -> None:
         check=False,
     )
     if done.returncode:
-        raise BenchBroken(f"npm ci failed: {done.stderr.strip()[-500:]}")
+        raise MeasurementError(f"npm ci failed: {done.stderr.strip()[-500:]}")
 
 
 @asynccontextmanager
-async def open_socketio() -> AsyncGenerator[Posted]:
-    """Socket.IO in one process of Node, with its adapter over Redis streams."""
+async def open_socketio() -> AsyncGenerator[HttpPublishServer]:
+    """Socket.IO in one Node process, with its adapter for Redis streams."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_make_folder()))
         port = find_free_port()
@@ -295,32 +295,32 @@ async def open_socketio() -> AsyncGenerator[Posted]:
         )
         pids = (child.process.pid, redis.child.process.pid)
         url, publish = f"ws://{base}/socket.io/", f"http://{base}/pub"
-        yield Posted("Socket.IO", "socketio", url, publish, http, pids)
+        yield HttpPublishServer("Socket.IO", "socketio", url, publish, http, pids)
 
 
 @dataclass(frozen=True, slots=True)
-class Redis:
-    """A Redis of its own, that stores nothing on disk."""
+class RedisServer:
+    """A separate Redis without persistence."""
 
     child: Child
     port: int
 
 
 @asynccontextmanager
-async def open_redis(folder: Path) -> AsyncGenerator[Redis]:
-    """Gone with the block."""
+async def open_redis(folder: Path) -> AsyncGenerator[RedisServer]:
+    """Starts it for the duration of the block."""
     port = find_free_port()
     options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder))
     child = launch("redis", (shutil.which("redis-server") or "redis-server", *options), folder)
     try:
         await wait_for("Redis is ready", lambda: _accepts(port), _READY_WITHIN_S)
-        yield Redis(child, port)
+        yield RedisServer(child, port)
     finally:
         await child.stop()
 
 
 def find_free_port() -> int:
-    """A port that nobody listens on just now."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -328,7 +328,7 @@ def find_free_port() -> int:
 
 
 async def pace(rate: int, count: int) -> AsyncGenerator[int]:
-    """Numbers from 0, at a rate; who falls behind catches up without a pause."""
+    """Yields numbers from 0 at a rate; a late consumer catches up without a pause."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     for number in itertools.islice(itertools.count(), count):

@@ -1,6 +1,6 @@
-"""Channels of this tree and of another: the same events of an agent to the same number of clients, in turns.
+"""Channels of this checkout and of another: the same agent events to the same number of clients, in turns.
 
-Nothing is stored by our own hands: an agent says the events, and a gateway of either tree makes of them what it makes.
+Nothing is appended directly: an agent sends the events, and a gateway of either checkout processes them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,31 @@ import httpx
 import orjson
 import yaml
 
-from bench.channel_clients import Kind
+from bench.channel_clients import ServerKind
 from bench.channel_servers import EVENT_BYTES, find_free_port, mark
-from bench.channels import CLIENTS, MISSED, REST_S, WARM_EVENTS, Plan, Scene, open_clients
+from bench.channels import (
+    CLIENTS,
+    MISSED,
+    REST_S,
+    WARM_EVENTS,
+    ChannelPlan,
+    ChannelScene,
+    open_clients,
+)
 from bench.kinds import make_call, make_message
-from bench.load import Order
+from bench.load import LoadOrder
 from bench.rows import Row
 from bench.speaker import NAME
-from bench.stage import Gateway, open_gateway, open_load
-from bench.steps import Step
-from bench.trees import ROOT, Tree, compare, take_turns
-from bench.usage import Meter
+from bench.steps import RequestStep
+from bench.testbed import BenchGateway, open_gateway, open_load
+from bench.trees import ROOT, Checkout, compare, take_turns
+from bench.usage import CpuMeter
 from passerelle.demo.processes import Starter, start
 
 _RATES: Final = (50, 200)
 _STORMS: Final = 2
-"""For each round of turns: one storm differs from the next by a third."""
-_BEGIN: Final = Step(
+"""Storms per round of turns: one differs from the next by a third."""
+_BEGIN: Final = RequestStep(
     make_call(
         "SendMessage",
         {"message": make_message("speak"), "configuration": {"returnImmediately": True}},
@@ -44,8 +52,8 @@ _BEGIN: Final = Step(
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """A gateway whose events an agent says; ``say_url`` is where the agent is told what."""
+class AgentFedGateway:
+    """A gateway whose events come from an agent; ``say_url`` is where the agent gets its texts."""
 
     name: str
     url: str
@@ -54,7 +62,7 @@ class Spoken:
     pids: Sequence[int]
     say_url: str
     http: httpx.AsyncClient
-    wire: Kind = "passerelle"
+    wire: ServerKind = "passerelle"
 
     async def publish(self, stream: str, place: int, number: int) -> None:  # noqa: ARG002  it has one
         text = mark(place, number)
@@ -62,15 +70,15 @@ class Spoken:
         said.raise_for_status()
 
 
-async def compare_channels(plan: Plan, base: Tree) -> AsyncGenerator[Row]:
-    """Rows of the section: what gateways of the two trees take, in CPU, behind either back-end."""
+async def compare_channels(plan: ChannelPlan, base: Checkout) -> AsyncGenerator[Row]:
+    """Rows of the section: CPU of the gateways of the two checkouts, behind either back end."""
     for name in ("fast", "ASGI"):
         async with AsyncExitStack() as stack:
             clients = await stack.enter_async_context(open_clients())
-            scenes: list[Scene] = []
+            scenes: list[ChannelScene] = []
             for side, begin in (("ours", start), ("base", base.begin)):
                 server = await stack.enter_async_context(_open(side, name, begin))
-                scene = Scene(server, clients, side, [server.stream])
+                scene = ChannelScene(server, clients, side, [server.stream])
                 await scene.open(CLIENTS)
                 await scene.publish(100, WARM_EVENTS)
                 await scene.await_all()
@@ -79,7 +87,9 @@ async def compare_channels(plan: Plan, base: Tree) -> AsyncGenerator[Row]:
                 yield row
 
 
-async def _compare(scenes: Sequence[Scene], name: str, plan: Plan) -> AsyncGenerator[Row]:
+async def _compare(
+    scenes: Sequence[ChannelScene], name: str, plan: ChannelPlan
+) -> AsyncGenerator[Row]:
     ours, base = scenes
     for rate in _RATES:
         turns = await take_turns(plan.rounds, partial(_deliver, rate, plan.seconds), ours, base)
@@ -88,12 +98,12 @@ async def _compare(scenes: Sequence[Scene], name: str, plan: Plan) -> AsyncGener
     yield compare(f"{CLIENTS} clients back to {MISSED} missed events: CPU, {name}", storms)
 
 
-async def _deliver(rate: int, seconds: float, scene: Scene) -> float:
+async def _deliver(rate: int, seconds: float, scene: ChannelScene) -> float:
     return (await scene.take_turn(rate, seconds)).us
 
 
-async def _storm(scene: Scene) -> float:
-    meter = Meter(scene.server.pids)
+async def _storm(scene: ChannelScene) -> float:
+    meter = CpuMeter(scene.server.pids)
     await meter.await_rest(REST_S)
     before = sum(meter.read())
     await scene.storm(MISSED)
@@ -101,8 +111,8 @@ async def _storm(scene: Scene) -> float:
 
 
 @asynccontextmanager
-async def _open(side: str, name: str, begin: Starter) -> AsyncGenerator[Spoken]:
-    """An agent, a gateway in front of it, and a task whose stream is open."""
+async def _open(side: str, name: str, begin: Starter) -> AsyncGenerator[AgentFedGateway]:
+    """Starts an agent, a gateway in front of it, and a task with an open stream."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-bench-")))
         agent = start(NAME, ("bench.speaker",), folder, {"PYTHONPATH": str(ROOT)})
@@ -116,7 +126,7 @@ async def _open(side: str, name: str, begin: Starter) -> AsyncGenerator[Spoken]:
         config = folder / "bench.yaml"
         config.write_text(yaml.safe_dump(settings), encoding="utf-8")
         gateway = await stack.enter_async_context(open_gateway(begin, folder / side, config))
-        yield Spoken(
+        yield AgentFedGateway(
             side,
             f"ws://127.0.0.1:{port if name == 'fast' else gateway.process.port}/v1/channel",
             gateway.process.token,
@@ -127,9 +137,9 @@ async def _open(side: str, name: str, begin: Starter) -> AsyncGenerator[Spoken]:
         )
 
 
-async def _begin_task(gateway: Gateway) -> str:
+async def _begin_task(gateway: BenchGateway) -> str:
     async with open_load() as load:
         keys = [gateway.process.token]
-        begun = await load.carry_out(Order("send", gateway.find_url(NAME), [_BEGIN], keys=keys))
+        begun = await load.execute(LoadOrder("send", gateway.find_url(NAME), [_BEGIN], keys=keys))
     [(_, task)] = begun.found
     return task

@@ -1,7 +1,7 @@
-"""Channels beside Nchan (C, in nginx) and Socket.IO, in one run: the same events to the same number of clients.
+"""Channels next to Nchan (C, in nginx) and Socket.IO, in one run: the same events to the same number of clients.
 
-What counts is the CPU time of everything that serves, its store among it, per event that a client got. The servers take
-turns, so that a machine that drifts does so for all of them. Clients check order, holes and repeats.
+The measure is CPU time of all serving processes, including their store, per delivered event. The servers take turns,
+so drift of the machine affects all of them. Clients check order, gaps and duplicates.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Final
 
 import orjson
 
-from bench.channel_clients import Order, Outcome
+from bench.channel_clients import ChannelOrder, ChannelResult
 from bench.channel_servers import (
-    Ours,
-    Server,
+    ChannelServer,
+    PasserelleServer,
     find_nchan,
     find_socketio,
     open_nchan,
-    open_ours,
+    open_passerelle,
     open_socketio,
     pace,
 )
-from bench.rows import BenchBroken, Bound, Row, Spread
+from bench.rows import Bound, MeasurementError, Row, Spread
 from bench.trees import ROOT
-from bench.usage import Meter, read_resident_bytes
+from bench.usage import CpuMeter, read_resident_bytes
 
 CLIENTS: Final = 500
 MISSED: Final = 100
 _STORMS: Final = 5
-"""For each round of turns: a storm is over in a third of a second, and one differs from the next by a third."""
+"""Storms per round of turns: a storm takes a third of a second, and one differs from the next by a third."""
 _WRITES_S: Final = 4.0
-"""What a gateway has to tell of a storm, it begins to write three seconds later, and a minute later once more."""
+"""The gateway begins to write its records of a storm three seconds later, and some a minute later."""
 _ABSENT_RATE: Final = 500
-"""Events a second while all are cut off: every server keeps the pace, so each has the same time to see them gone."""
+"""Events per second while all are disconnected: all servers keep this pace and have the same time to notice."""
 IDLE: Final = 10_000
 IDLE_STREAMS: Final = 2
 MANY, FEW, RATE = 5_000, 10, 300
@@ -54,15 +54,15 @@ _MEMORY: Final = {"fast": Bound("at most", 40.0), "ASGI": Bound("at most", 72.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How long it takes: rounds, seconds at each rate."""
+class ChannelPlan:
+    """Duration: rounds, seconds at each rate."""
 
     rounds: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChannelTurn:
     """One turn of one server at one rate."""
 
     us: float
@@ -70,36 +70,36 @@ class Turn:
     p99_ms: float
 
 
-class Clients:
-    """The process of the clients, one order at a time."""
+class ClientProcess:
+    """The client process, one order at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def carry_out(self, order: Order) -> Outcome:
-        """Gives an order and waits for its end.
+    async def execute(self, order: ChannelOrder) -> ChannelResult:
+        """Sends an order and waits for its end.
 
         Raises:
-            BenchBroken: something was lost, doubled or refused.
+            MeasurementError: an event was lost, duplicated or refused.
         """
         wire = self._process
         if wire.stdin is None or wire.stdout is None:
-            raise BenchBroken("the clients have no pipes")
+            raise MeasurementError("the clients have no pipes")
         wire.stdin.write(orjson.dumps(asdict(order)) + b"\n")
         await wire.stdin.drain()
         async with asyncio.timeout(_ANSWER_S):
             line = await wire.stdout.readline()
         if not line:
-            raise BenchBroken("the clients have ended")
-        outcome = Outcome(**orjson.loads(line))
+            raise MeasurementError("the clients have ended")
+        outcome = ChannelResult(**orjson.loads(line))
         if outcome.error is not None:
-            raise BenchBroken(f"{order.group}: {outcome.error}")
+            raise MeasurementError(f"{order.group}: {outcome.error}")
         return outcome
 
 
 @asynccontextmanager
-async def open_clients() -> AsyncGenerator[Clients]:
-    """Gone with the block."""
+async def open_clients() -> AsyncGenerator[ClientProcess]:
+    """Starts the process; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -110,18 +110,18 @@ async def open_clients() -> AsyncGenerator[Clients]:
         limit=1 << 20,
     )
     try:
-        yield Clients(process)
+        yield ClientProcess(process)
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
 
 
-class Scene:
-    """One server with clients on it. Each has the events of its streams from the first to the last."""
+class ChannelScene:
+    """One server with connected clients. Each receives all events of its streams."""
 
     def __init__(
-        self, server: Server, clients: Clients, group: str, streams: Sequence[str]
+        self, server: ChannelServer, clients: ClientProcess, group: str, streams: Sequence[str]
     ) -> None:
         self.server = server
         self._clients = clients
@@ -130,9 +130,9 @@ class Scene:
         self._sent = 0
 
     async def open(self, clients: int, each: int = 1) -> float:
-        """Connects clients to ``each`` streams; the seconds that it took."""
+        """Connects clients to ``each`` streams; returns the seconds that it took."""
         server = self.server
-        order = Order(
+        order = ChannelOrder(
             "open",
             self._group,
             server.wire,
@@ -142,57 +142,57 @@ class Scene:
             each,
             clients,
         )
-        return (await self._clients.carry_out(order)).seconds
+        return (await self._clients.execute(order)).seconds
 
     async def publish(self, rate: int, count: int) -> None:
-        """``count`` events, to the streams in turn; ``count`` is a multiple of theirs."""
+        """Publishes ``count`` events, to the streams in turn; ``count`` is a multiple of their number."""
         async for number in pace(rate, count):
             place = number % len(self._streams)
             event = self._sent + number // len(self._streams) + 1
             await self.server.publish(self._streams[place], place, event)
         self._sent += count // len(self._streams)
 
-    async def await_all(self) -> Outcome:
-        """Everybody has everything."""
-        return await self._clients.carry_out(Order("await", self._group, events=self._sent))
+    async def await_all(self) -> ChannelResult:
+        """Waits until all clients have received every event."""
+        return await self._clients.execute(ChannelOrder("await", self._group, events=self._sent))
 
-    async def take_turn(self, rate: int, seconds: float) -> Turn:
-        """Publishes for some seconds; what each delivery cost and how late it was."""
-        meter = Meter(self.server.pids)
+    async def take_turn(self, rate: int, seconds: float) -> ChannelTurn:
+        """Publishes for some seconds; measures the cost per delivery and the delays."""
+        meter = CpuMeter(self.server.pids)
         before = sum(meter.read())
         await self.publish(rate, round(rate * seconds))
         outcome = await self.await_all()
         used = sum(meter.read()) - before
-        return Turn(1e6 * used / outcome.deliveries, outcome.p50_ms, outcome.p99_ms)
+        return ChannelTurn(1e6 * used / outcome.deliveries, outcome.p50_ms, outcome.p99_ms)
 
     async def storm(self, missed: int) -> float:
-        """All are cut off, miss some events, and come back at once; seconds until all have everything.
+        """Cuts all clients, publishes events, and reconnects all at once; returns the seconds until all are complete.
 
-        Returns when a gateway has begun to write about it.
+        Returns only when a gateway has begun to write its records of the storm.
         """
-        await self._clients.carry_out(Order("drop", self._group))
+        await self._clients.execute(ChannelOrder("drop", self._group))
         await self.publish(_ABSENT_RATE, missed)
-        order = Order("resume", self._group, events=self._sent)
-        seconds = (await self._clients.carry_out(order)).seconds
+        order = ChannelOrder("resume", self._group, events=self._sent)
+        seconds = (await self._clients.execute(order)).seconds
         await asyncio.sleep(_WRITES_S if self.server.wire == "passerelle" else 0)
         return seconds
 
     async def close(self) -> None:
-        """Cuts all off."""
-        await self._clients.carry_out(Order("close", self._group))
+        """Cuts all connections."""
+        await self._clients.execute(ChannelOrder("close", self._group))
 
 
-async def measure_channels(plan: Plan) -> AsyncGenerator[Row]:
+async def measure_channels(plan: ChannelPlan) -> AsyncGenerator[Row]:
     """Rows of the section."""
     async with AsyncExitStack() as stack:
         clients = await stack.enter_async_context(open_clients())
-        servers: list[Server] = []
+        servers: list[ChannelServer] = []
         if (why := find_nchan()) is None:
             servers.append(await stack.enter_async_context(open_nchan()))
         else:
             yield Row(f"Nchan: {why}", None, "ratio", _CPU["fast"])
-        fast, _ = await stack.enter_async_context(open_ours())
-        _, asgi = await stack.enter_async_context(open_ours())
+        fast, _ = await stack.enter_async_context(open_passerelle())
+        _, asgi = await stack.enter_async_context(open_passerelle())
         servers += [fast, asgi]
         if (why := find_socketio()) is None:
             servers.append(await stack.enter_async_context(open_socketio()))
@@ -201,25 +201,29 @@ async def measure_channels(plan: Plan) -> AsyncGenerator[Row]:
         async for row in _compare(servers, clients, plan):
             yield row
     async with AsyncExitStack() as stack:
-        # A gateway of its own: a minute after the storms another one still has facts about them to write.
+        # A separate gateway: a minute after the storms the other one still writes records of them.
         clients = await stack.enter_async_context(open_clients())
-        fast, _ = await stack.enter_async_context(open_ours())
+        fast, _ = await stack.enter_async_context(open_passerelle())
         for row in await _measure_streams(fast, clients):
             yield row
     for place, name in enumerate(("fast", "ASGI")):
         yield await _measure_idle(place, name)
 
 
-async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> AsyncGenerator[Row]:
-    scenes: dict[str, Scene] = {}
+async def _compare(
+    servers: Sequence[ChannelServer], clients: ClientProcess, plan: ChannelPlan
+) -> AsyncGenerator[Row]:
+    scenes: dict[str, ChannelScene] = {}
     for server in servers:
-        streams = await server.make_streams(1) if isinstance(server, Ours) else ["bench"]
-        scene = scenes[server.name] = Scene(server, clients, server.name, streams)
+        streams = (
+            await server.make_streams(1) if isinstance(server, PasserelleServer) else ["bench"]
+        )
+        scene = scenes[server.name] = ChannelScene(server, clients, server.name, streams)
         await scene.open(CLIENTS)
         await scene.publish(100, WARM_EVENTS)
         await scene.await_all()
     for rate in (50, 200):
-        turns: dict[str, list[Turn]] = {name: [] for name in scenes}
+        turns: dict[str, list[ChannelTurn]] = {name: [] for name in scenes}
         for _ in range(plan.rounds):
             for name, scene in scenes.items():
                 turns[name].append(await scene.take_turn(rate, plan.seconds))
@@ -228,8 +232,8 @@ async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> A
     storms: dict[str, list[float]] = {name: [] for name in scenes}
     for _ in range(_STORMS * plan.rounds):
         for name, scene in scenes.items():
-            # What one storm has left to do is not paid for by the next one.
-            await Meter([pid for server in servers for pid in server.pids]).await_rest(REST_S)
+            # The remaining work of one storm is not charged to the next.
+            await CpuMeter([pid for server in servers for pid in server.pids]).await_rest(REST_S)
             storms[name].append(await scene.storm(MISSED))
     for row in _rows_of_storms(storms):
         yield row
@@ -237,7 +241,7 @@ async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> A
         await scene.close()
 
 
-def _rows_of_turns(rate: int, turns: dict[str, list[Turn]]) -> list[Row]:
+def _rows_of_turns(rate: int, turns: dict[str, list[ChannelTurn]]) -> list[Row]:
     rows: list[Row] = []
     what = f"{CLIENTS} clients, {rate} events/s"
     for name, taken in turns.items():
@@ -267,12 +271,12 @@ def _rows_of_storms(storms: dict[str, list[float]]) -> list[Row]:
     return rows
 
 
-async def _measure_streams(ours: Ours, clients: Clients) -> list[Row]:
+async def _measure_streams(ours: PasserelleServer, clients: ClientProcess) -> list[Row]:
     """The same rate over few streams and over many."""
     found: dict[int, list[float]] = {FEW: [], MANY: []}
     for count in (FEW, MANY):
         each = 1 if count == FEW else _STREAMS_EACH
-        scene = Scene(ours, clients, f"{count} streams", await ours.make_streams(count))
+        scene = ChannelScene(ours, clients, f"{count} streams", await ours.make_streams(count))
         await scene.open(count // each, each)
         for _ in range(3):
             await scene.publish(RATE, max(count, 4 * RATE) if count == FEW else count)
@@ -288,19 +292,19 @@ async def _measure_streams(ours: Ours, clients: Clients) -> list[Row]:
 
 
 async def _measure_idle(place: int, name: str) -> Row:
-    """A gateway of its own, that has not grown by anything else."""
+    """A new gateway, whose memory has not grown by other work."""
     what = f"{IDLE} idle connections held, {IDLE_STREAMS} streams each: memory, {name}"
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < IDLE + _FILES_SPARE:
         return Row(f"{what} (open files are limited to {soft})", None, "kB", _MEMORY[name])
     async with AsyncExitStack() as stack:
         clients = await stack.enter_async_context(open_clients())
-        ours = (await stack.enter_async_context(open_ours()))[place]
+        ours = (await stack.enter_async_context(open_passerelle()))[place]
         streams = await ours.make_streams(IDLE_STREAMS)
-        warm = Scene(ours, clients, "warm", streams)
+        warm = ChannelScene(ours, clients, "warm", streams)
         await warm.open(100, IDLE_STREAMS)
         before = read_resident_bytes(ours.gateway_pid)
-        scene = Scene(ours, clients, "idle", streams)
+        scene = ChannelScene(ours, clients, "idle", streams)
         await scene.open(IDLE, IDLE_STREAMS)
         grown = read_resident_bytes(ours.gateway_pid) - before
         await scene.publish(10, IDLE_STREAMS)

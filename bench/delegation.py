@@ -1,8 +1,9 @@
-"""What it costs that the gateway does more of a caller's work: it chooses the agent, or sends all items of a job.
+"""The cost of delegation features: the gateway chooses the agent, or sends all items of a job.
 
-A message to the agent ``passerelle``, for which the gateway chooses among three, takes turns with the same message to a
-named agent and with a job whose items are that message. An item counts until all of them have ended; that its caller
-looks twice a second whether they have is part of it. Rounds are short and many, and every second one goes backwards.
+A message to the agent ``passerelle``, for which the gateway chooses among three, takes turns with the same message to
+a named agent and with a job whose items are that message. A job is over when all of its items have ended; its caller
+polls twice a second, which is part of the cost. Rounds are short and many, and every second one runs in reverse
+order.
 """
 
 from __future__ import annotations
@@ -15,32 +16,32 @@ from typing import Any, Final
 
 import httpx
 
-from bench.kinds import CALLERS, TASK_ORDER, WARM_S, Length
-from bench.rows import BenchBroken, Bound, Row, Spread
-from bench.stage import Setting, Stage, open_stage
+from bench.kinds import CALLERS, TASK_ORDER, WARM_S, RoundPlan
+from bench.rows import Bound, MeasurementError, Row, Spread
 from bench.steps import SHOWN
-from bench.usage import Meter
+from bench.testbed import GatewaySetup, Testbed, open_testbed
+from bench.usage import CpuMeter
 from passerelle.core.wire.json import Json, JsonObject
 
 ROUTER: Final = "passerelle"
 """The name of the gateway's own agent."""
-_SETTING: Final = Setting("echo", others=({"name": "second"}, {"name": "third"}))
+_SETTING: Final = GatewaySetup("echo", others=({"name": "second"}, {"name": "third"}))
 _LOOK_S: Final = 0.5
 _REST_S: Final = 0.25
 _JOB_S: Final = 120.0
 _LIVE: Final = frozenset({"created", "running"})
 
 
-async def measure_delegation(length: Length, items: int) -> AsyncGenerator[Row]:
-    """Rows of the section; a job has so many ``items``."""
+async def measure_delegation(length: RoundPlan, items: int) -> AsyncGenerator[Row]:
+    """Rows of the section; a job has ``items`` items."""
     named, routed, item = list[float](), list[float](), list[float]()
-    async with open_stage(_SETTING) as stage:
+    async with open_testbed(_SETTING) as testbed:
         for number in range(length.rounds + 1):
             seconds = length.seconds if number else WARM_S
             turns: list[tuple[list[float], Callable[[], Awaitable[float]]]] = [
-                (named, partial(_send, stage, stage.agent_name, seconds)),
-                (routed, partial(_send, stage, ROUTER, seconds)),
-                (item, partial(_run_job, stage, items)),
+                (named, partial(_send, testbed, testbed.agent_name, seconds)),
+                (routed, partial(_send, testbed, ROUTER, seconds)),
+                (item, partial(_run_job, testbed, items)),
             ]
             for found, measure in turns if number % 2 else reversed(turns):
                 used = await measure()
@@ -54,23 +55,23 @@ async def measure_delegation(length: Length, items: int) -> AsyncGenerator[Row]:
     yield _compare("item of a job ÷ message to a named agent: gateway CPU", item, named, 1.3)
 
 
-async def _send(stage: Stage, agent: str, seconds: float) -> float:
-    """Gateway CPU µs of a message. It is the owner's, as a job is: clients of the stage have no right to one."""
-    order = replace(TASK_ORDER, seconds=seconds, keys=[stage.ours.process.token])
-    return (await stage.run(order, stage.ours, as_agent=agent)).gateway_us
+async def _send(testbed: Testbed, agent: str, seconds: float) -> float:
+    """Gateway CPU µs per message. The caller is the owner, as for a job: clients of the testbed may not create one."""
+    order = replace(TASK_ORDER, seconds=seconds, keys=[testbed.ours.process.token])
+    return (await testbed.run(order, testbed.ours, as_agent=agent)).gateway_us
 
 
-async def _run_job(stage: Stage, items: int) -> float:
-    """Gateway CPU µs of an item, until the job is over and the gateway has done what it owes for it.
+async def _run_job(testbed: Testbed, items: int) -> float:
+    """Gateway CPU µs per item, until the job is over and the gateway has finished its work on it.
 
     Raises:
-        BenchBroken: an item has not completed, or not in time.
+        MeasurementError: an item did not complete in time.
     """
-    gateway = stage.ours
-    meter = Meter((gateway.pid, gateway.engine_pid))
+    gateway = testbed.ours
+    meter = CpuMeter((gateway.pid, gateway.engine_pid))
     job: JsonObject = {
         "title": "bench",
-        "agents": [stage.agent_name],
+        "agents": [testbed.agent_name],
         "inputs": list[Json](["hello"]) * items,
         "concurrency": CALLERS,
     }
@@ -86,11 +87,13 @@ async def _run_job(stage: Stage, items: int) -> float:
                     await asyncio.sleep(_LOOK_S)
                     shown = await _ask(http, "GET", path)
         except TimeoutError:
-            raise BenchBroken(f"the job is still {shown['status']}: {shown['counts']}") from None
+            raise MeasurementError(
+                f"the job is still {shown['status']}: {shown['counts']}"
+            ) from None
     await meter.await_rest(_REST_S)
     used = meter.read()[0] - started
     if shown["status"] != "completed":
-        raise BenchBroken(f"the job is {shown['status']}: {shown['counts']}")
+        raise MeasurementError(f"the job is {shown['status']}: {shown['counts']}")
     return 1e6 * used / items
 
 
@@ -99,7 +102,7 @@ async def _ask(
 ) -> Any:  # noqa: ANN401  JSON
     answer = await http.request(method, path, json=body)
     if not answer.is_success:
-        raise BenchBroken(f"{method} {path}: {answer.status_code}: {answer.text[:SHOWN]}")
+        raise MeasurementError(f"{method} {path}: {answer.status_code}: {answer.text[:SHOWN]}")
     return answer.json()
 
 

@@ -1,6 +1,6 @@
-"""The store that is measured: the embedded engine as the gateway starts it, and callers in this process.
+"""The measured store: the embedded engine as the gateway starts it, and callers in this process.
 
-Only the rewrite of the append-only file is off, since it would begin in the middle of some round.
+Only the rewrite of the append-only file is disabled, since it would begin during a round.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bench.rows import BenchBroken
+from bench.rows import MeasurementError
 from bench.usage import read_cpu_s
-from bench.workload import Subject
+from bench.workload import BenchTask
 from passerelle.core.batch import Appended, Batch
 from passerelle.store.archive.owner_keys import KeySealer
 from passerelle.store.connection import Endpoint
@@ -30,8 +30,8 @@ _What = TypeVar("_What")
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """An open store, where its engine and its blobs are, and the process id of the engine."""
+class StoreBench:
+    """An open store, the location of its engine and blobs, and the engine's process id."""
 
     store: Store
     url: str
@@ -40,32 +40,32 @@ class Bench:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the engine is."""
+        """The endpoint of the engine."""
         return self.store.nodes.all[0].endpoint
 
-    def epoch(self, subject: Subject) -> int:
-        """The epoch of the shard that a task lives in."""
+    def epoch(self, subject: BenchTask) -> int:
+        """The epoch of the shard of a task."""
         return self.store.log.shard_epoch(subject.shard)
 
-    async def append(self, subject: Subject, batch: Batch) -> None:
-        """Appends, as the gateway does, and holds what is stored now."""
+    async def append(self, subject: BenchTask, batch: Batch) -> None:
+        """Appends as the gateway does, and updates ``subject`` to the stored state."""
         accept_result(subject, await self.store.log.append(batch))
 
 
-def accept_result(subject: Subject, result: object) -> None:
-    """Holds what is stored now.
+def accept_result(subject: BenchTask, result: object) -> None:
+    """Updates ``subject`` to the stored state.
 
     Raises:
-        BenchBroken: the append was refused.
+        MeasurementError: the append was refused.
     """
     if not isinstance(result, Appended):
-        raise BenchBroken(f"an append was answered with {result}")
+        raise MeasurementError(f"an append was answered with {result}")
     subject.settle(result.last)
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What some appends cost: how many in a second, and CPU microseconds for each, here and in the engine."""
+class AppendCost:
+    """The cost of appends: rate per second, and CPU microseconds per append, in this process and in the engine."""
 
     rate: float
     client_us: float
@@ -75,10 +75,10 @@ class Cost:
 @asynccontextmanager
 async def open_bench(
     sealer: KeySealer | None = None, options: tuple[str, ...] = _NO_REWRITE
-) -> AsyncGenerator[Bench]:
-    """A new engine and a store over it; both are gone with the block, and so is the data.
+) -> AsyncGenerator[StoreBench]:
+    """A new engine and a store over it; both end with the block, and their data is deleted.
 
-    ``sealer`` is that of the store; ``options`` are further ones of the engine.
+    ``sealer`` is the store's; ``options`` are added to the engine's.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
@@ -90,14 +90,14 @@ async def open_bench(
             await Store.open(StoreSettings(engine.url, blobs, sealer=sealer))
         )
         if engine.pid is None:
-            raise BenchBroken("the engine is gone")
-        yield Bench(store, engine.url, blobs, engine.pid)
+            raise MeasurementError("the engine is gone")
+        yield StoreBench(store, engine.url, blobs, engine.pid)
 
 
 async def drive(
-    bench: Bench, callers: int, seconds: float, work: Callable[[int], Awaitable[object]]
-) -> Cost:
-    """``callers`` repeat ``work(caller)`` for some seconds; what one call of it cost."""
+    bench: StoreBench, callers: int, seconds: float, work: Callable[[int], Awaitable[object]]
+) -> AppendCost:
+    """``callers`` repeat ``work(caller)`` for some seconds; returns the cost of one call."""
     done = 0
     clock = time.perf_counter
     engine_s, client_s, started = read_cpu_s(bench.engine_pid), time.process_time(), clock()
@@ -115,11 +115,11 @@ async def drive(
     wall_s = clock() - started
     client_s = time.process_time() - client_s
     engine_s = read_cpu_s(bench.engine_pid) - engine_s
-    return Cost(done / wall_s, 1e6 * client_s / done, 1e6 * engine_s / done)
+    return AppendCost(done / wall_s, 1e6 * client_s / done, 1e6 * engine_s / done)
 
 
 async def do_all(subjects: Iterable[_What], work: Callable[[_What], Awaitable[None]]) -> None:
-    """Does something with each task, a bounded number at a time."""
+    """Runs ``work`` for each task, with bounded concurrency."""
     waiting = iter(subjects)
 
     async def repeat() -> None:

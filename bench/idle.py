@@ -1,6 +1,6 @@
-"""Nothing happens: what a gateway without callers costs, and what each open stream costs in memory.
+"""Idle cost: a gateway without callers, and the memory of each open stream.
 
-A few tasks go on for longer than the measurement; every subscriber has seen the Task that opens its stream.
+A few tasks run for longer than the measurement; every subscriber has received the Task that opens its stream.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from bench.kinds import make_call, make_message
-from bench.load import Order
+from bench.load import LoadOrder
 from bench.rows import Bound, Row, Spread
-from bench.stage import Setting, Stage, open_stage
-from bench.steps import TASK, Step
-from bench.usage import Meter, read_logged_bytes, read_resident_bytes
+from bench.steps import TASK, RequestStep
+from bench.testbed import GatewaySetup, Testbed, open_testbed
+from bench.usage import CpuMeter, read_logged_bytes, read_resident_bytes
 
 SUBSCRIBERS: Final = 1_000
 TASKS: Final = 10
@@ -26,8 +26,8 @@ _FILES_EACH: Final = 1
 _FILES_SPARE: Final = 200
 _REST_S: Final = 10.0
 _SETTLE_S: Final = 3.0
-_SETTING: Final = Setting("report", more=lambda _: {"requests": {"streams": SUBSCRIBERS}})
-_BEGIN: Final = Step(
+_SETTING: Final = GatewaySetup("report", more=lambda _: {"requests": {"streams": SUBSCRIBERS}})
+_BEGIN: Final = RequestStep(
     make_call(
         "SendMessage",
         {
@@ -38,7 +38,7 @@ _BEGIN: Final = Step(
     '"task"',
     teaches=True,
 )
-_FOLLOW: Final = Step(make_call("SubscribeToTask", {"id": TASK}), '"task"')
+_FOLLOW: Final = RequestStep(make_call("SubscribeToTask", {"id": TASK}), '"task"')
 
 
 async def measure_idle() -> AsyncGenerator[Row]:
@@ -48,23 +48,26 @@ async def measure_idle() -> AsyncGenerator[Row]:
     if soft < SUBSCRIBERS * _FILES_EACH + _FILES_SPARE:
         yield Row(f"{what} (open files are limited to {soft})", None, "kB", bound)
         return
-    async with open_stage(_SETTING) as stage:
-        async for row in _measure_rest(stage):
+    async with open_testbed(_SETTING) as testbed:
+        async for row in _measure_rest(testbed):
             yield row
-        tasks = await stage.load.carry_out(_order(stage, "send", _BEGIN, TASKS))
-        hold = replace(_order(stage, "hold", _FOLLOW, SUBSCRIBERS), known=tasks.found)
-        await stage.load.carry_out(replace(hold, callers=_WARM))
-        await stage.load.carry_out(Order("release"))
-        before = read_resident_bytes(stage.ours.pid)
-        await stage.load.carry_out(hold)
-        grown = read_resident_bytes(stage.ours.pid) - before
-        await stage.load.carry_out(Order("release"))
+        tasks = await testbed.load.execute(_order(testbed, "send", _BEGIN, TASKS))
+        hold = replace(_order(testbed, "hold", _FOLLOW, SUBSCRIBERS), known=tasks.found)
+        await testbed.load.execute(replace(hold, callers=_WARM))
+        await testbed.load.execute(LoadOrder("release"))
+        before = read_resident_bytes(testbed.ours.pid)
+        await testbed.load.execute(hold)
+        grown = read_resident_bytes(testbed.ours.pid) - before
+        await testbed.load.execute(LoadOrder("release"))
     yield Row(what, Spread.of([grown / SUBSCRIBERS / 1000]), "kB", bound)
 
 
-async def _measure_rest(stage: Stage) -> AsyncGenerator[Row]:
-    """Bytes that are written and CPU that is used for nobody; leases rest, and are looked at all the same."""
-    endpoint, meter = stage.ours.find_endpoint(), Meter((stage.ours.pid, stage.ours.engine_pid))
+async def _measure_rest(testbed: Testbed) -> AsyncGenerator[Row]:
+    """Bytes written and CPU used without callers; leases stay unchanged but are still checked."""
+    endpoint, meter = (
+        testbed.ours.find_endpoint(),
+        CpuMeter((testbed.ours.pid, testbed.ours.engine_pid)),
+    )
     await asyncio.sleep(_SETTLE_S)
     began_s, logged, used = time.monotonic(), await read_logged_bytes(endpoint), meter.read()
     await asyncio.sleep(_REST_S)
@@ -79,7 +82,9 @@ async def _measure_rest(stage: Stage) -> AsyncGenerator[Row]:
     yield Row(what, Spread.of([engine]), "%", Bound("at most", 0.4))
 
 
-def _order(stage: Stage, kind: Literal["send", "hold"], step: Step, callers: int) -> Order:
-    gateway = stage.ours
-    url = gateway.find_url(stage.agent_name)
-    return Order(kind, url, [step], callers, keys=[gateway.process.token])
+def _order(
+    testbed: Testbed, kind: Literal["send", "hold"], step: RequestStep, callers: int
+) -> LoadOrder:
+    gateway = testbed.ours
+    url = gateway.find_url(testbed.agent_name)
+    return LoadOrder(kind, url, [step], callers, keys=[gateway.process.token])

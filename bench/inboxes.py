@@ -1,7 +1,7 @@
-"""A long inbox: what welcoming a device costs the gateway where thousands of questions wait, beside a hundred.
+"""A long inbox: the cost of a device's welcome with thousands of open approvals, next to a hundred.
 
-The questions are stored by this process as the gateway stores them, and reach their inboxes by its relay. No rows are
-due for them, so nobody is notified of any while the welcomes are counted.
+This process stores the approvals as the gateway does, and the gateway's relay copies them to the inboxes. They have
+no due rows, so no notification is sent while welcomes are measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from bench.engines import open_bench
-from bench.rows import BenchBroken, Bound, Row, Spread
+from bench.rows import Bound, MeasurementError, Row, Spread
 from bench.usage import read_cpu_s
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import OpenAction
@@ -46,7 +46,7 @@ _MOST: Final = Bound("at most", 1.5)
 
 
 async def measure_inboxes(many: int, rounds: int, welcomes: int) -> AsyncGenerator[Row]:
-    """CPU of the gateway for a welcome with ``many`` open questions of one person, by that with a hundred."""
+    """Gateway CPU for a welcome with ``many`` open approvals of one person, relative to a hundred."""
     async with open_bench() as bench:
         with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
             gateway = _make_gateway(Path(name), str(bench.endpoint.kwargs["path"]))
@@ -85,7 +85,7 @@ def _make_gateway(folder: Path, socket: str) -> GatewayProcess:
 
 
 async def _fill(store: Store, who: Principal, count: int) -> None:
-    """Opens questions to one person, in sessions over all shards."""
+    """Opens approvals for one person, in sessions over all shards."""
     writes = Writes(store.log, SystemClock(), SystemIds(), store.runtime_id)
     for first in range(0, count, _AT_ONCE):
         shard = ALL_SHARDS[first // _AT_ONCE % len(ALL_SHARDS)]
@@ -102,7 +102,7 @@ async def _fill(store: Store, who: Principal, count: int) -> None:
             decision.add(approval.decide(None, OpenAction(request, scope), decision.now_ms))
         outcome = await writes.commit(decision, {}, AppendOptions())
         if not isinstance(outcome, Written):
-            raise BenchBroken(f"questions could not be stored: {outcome}")
+            raise MeasurementError(f"questions could not be stored: {outcome}")
 
 
 def _make_request(action: str, who: Principal, now_ms: int) -> ApprovalRequest:
@@ -128,7 +128,7 @@ def _make_request(action: str, who: Principal, now_ms: int) -> ApprovalRequest:
 
 
 async def _await_inbox(store: Store, who: Principal, count: int) -> None:
-    """Until the relay of the gateway has copied all of them."""
+    """Waits until the gateway's relay has copied all of them."""
 
     async def has_all() -> bool:
         return len(await store.projections.list_inbox(who.key)) >= count
@@ -137,9 +137,9 @@ async def _await_inbox(store: Store, who: Principal, count: int) -> None:
 
 
 async def welcome(gateway: GatewayProcess, token: str, times: int) -> float:
-    """Milliseconds of CPU of the gateway for one device that comes and is welcomed."""
+    """Milliseconds of gateway CPU for one device that connects and is welcomed."""
     if gateway.child is None:
-        raise BenchBroken("the gateway is gone")
+        raise MeasurementError("the gateway is gone")
     before_s = read_cpu_s(gateway.child.process.pid)
     for _ in range(times):
         address = gateway.url.replace("http", "ws", 1) + "/v1/channel"
@@ -151,5 +151,5 @@ async def welcome(gateway: GatewayProcess, token: str, times: int) -> float:
             async with asyncio.timeout(_WITHIN_S):
                 welcome = orjson.loads(await socket.recv())
         if welcome.get("t") != "welcome" or len(welcome["pending"]) != _PAGE:
-            raise BenchBroken(f"no welcome with {_PAGE} questions: {str(welcome)[:200]}")
+            raise MeasurementError(f"no welcome with {_PAGE} questions: {str(welcome)[:200]}")
     return (read_cpu_s(gateway.child.process.pid) - before_s) * 1000 / times

@@ -1,4 +1,4 @@
-"""Kinds of work of an A2A gateway, each with what it may cost: what callers send, and how the gateway is set up."""
+"""Kinds of work of an A2A gateway, each with its bound: the requests of callers, and the gateway's settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 import orjson
 
-from bench.load import Order
-from bench.stage import KEY, RECEIVER, Setting, make_keys
-from bench.steps import CONTEXT, NUMBER, TASK, Step
+from bench.load import LoadOrder
+from bench.steps import CONTEXT, NUMBER, TASK, RequestStep
+from bench.testbed import KEY, RECEIVER, GatewaySetup, make_keys
 from passerelle.core.wire.json import JsonObject
 
 CALLERS: Final = 16
@@ -25,43 +25,43 @@ WARM_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
-    """How often, and how long each time."""
+class RoundPlan:
+    """Number of rounds and seconds of each."""
 
     rounds: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of work; an answer of it has ``events``.
+class WorkKind:
+    """One kind of work; an answer has ``events`` events.
 
-    ``most`` bounds the CPU of the gateway ÷ that of the agent for the same work called directly. ``per`` is another
-    kind, whose cost at the gateway takes the place of the agent's. ``rate`` bounds what is answered in a second,
-    through the gateway ÷ directly. The agent is called with ``direct`` where it does not know the steps.
+    ``most`` bounds the gateway's CPU ÷ the agent's for the same work called directly. ``per`` is another kind, whose
+    cost at the gateway replaces the agent's. ``rate`` bounds the answers per second, through the gateway ÷ directly.
+    The agent is called with ``direct`` if it does not support the steps.
     """
 
     name: str
-    order: Order
+    order: LoadOrder
     most: float | None
-    lead: tuple[Step, ...] = ()
-    direct: tuple[Step, ...] = ()
+    lead: tuple[RequestStep, ...] = ()
+    direct: tuple[RequestStep, ...] = ()
     as_agent: str = ""
     per: str = ""
     rate: float | None = None
     events: int = 1
     is_once: bool = False
-    """Each caller has one answer in a round, which takes as long as the round."""
+    """Each caller has one answer per round, which takes as long as the round."""
     is_whole: bool = False
-    """Has rows of everything that is known about it."""
+    """Prints rows of all measures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class WorkMix:
     """Kinds that take turns at one gateway."""
 
-    setting: Setting
-    kinds: tuple[Kind, ...]
+    setting: GatewaySetup
+    kinds: tuple[WorkKind, ...]
 
 
 def make_call(method: str, params: JsonObject) -> str:
@@ -80,13 +80,15 @@ def make_message(text: str, **members: str | JsonObject) -> JsonObject:
     }
 
 
-def make_send(text: str, expected: str = COMPLETED, **members: str | JsonObject) -> Step:
+def make_send(text: str, expected: str = COMPLETED, **members: str | JsonObject) -> RequestStep:
     """SendMessage over JSON-RPC."""
-    return Step(make_call("SendMessage", {"message": make_message(text, **members)}), expected)
+    return RequestStep(
+        make_call("SendMessage", {"message": make_message(text, **members)}), expected
+    )
 
 
-def _make_order(*steps: Step, callers: int = CALLERS) -> Order:
-    return Order("send", steps=steps, callers=callers, keys=[KEY])
+def _make_order(*steps: RequestStep, callers: int = CALLERS) -> LoadOrder:
+    return LoadOrder("send", steps=steps, callers=callers, keys=[KEY])
 
 
 FIRST: Final = make_send("hello")
@@ -101,7 +103,7 @@ _LIKE_SDK: Final = {
     "User-Agent": "python-httpx/0.28.1",
     "A2A-Version": "1.0",
 }
-_OTHER: Final = Step(
+_OTHER: Final = RequestStep(
     orjson.dumps(
         {
             "method": "SendMessage",
@@ -113,8 +115,8 @@ _OTHER: Final = Step(
     COMPLETED,
     headers=_LIKE_SDK,
 )
-"""As the client of the Python SDK writes it."""
-_OLD: Final = Step(
+"""In the form of the Python SDK's client."""
+_OLD: Final = RequestStep(
     make_call(
         "message/send",
         {
@@ -129,7 +131,7 @@ _OLD: Final = Step(
     '"completed"',
     headers={},
 )
-_REST: Final = Step(
+_REST: Final = RequestStep(
     orjson.dumps({"message": make_message("hello")}).decode(), COMPLETED, "/message:send"
 )
 _LONG: Final = make_send("four words of text, " * (4 * _KB // 20))
@@ -137,7 +139,7 @@ _CLOSING: Final = replace(FIRST, headers={"A2A-Version": "1.0", "Connection": "c
 _KEYED: Final = replace(
     FIRST, headers={"A2A-Version": "1.0", "Idempotency-Key": f"bench-key-{NUMBER}"}
 )
-_TOLD: Final = Step(
+_TOLD: Final = RequestStep(
     make_call(
         "SendMessage",
         {
@@ -150,9 +152,9 @@ _TOLD: Final = Step(
 _QUESTION: Final = replace(make_send("ask: which one?", _ASKS), teaches=True)
 _ANSWER: Final = make_send("this one", taskId=TASK, contextId=CONTEXT)
 MIXED_ORDER: Final = _make_order(TAUGHT, _FURTHER, _FURTHER, FIRST, _QUESTION, _ANSWER)
-"""A conversation of three messages, a single one, and a question that is answered: five tasks in six answers."""
-_GET: Final = Step(make_call("GetTask", {"id": TASK}), COMPLETED)
-_LIST: Final = Step(
+"""A conversation of three messages, a single one, and an input request with its answer: five tasks in six answers."""
+_GET: Final = RequestStep(make_call("GetTask", {"id": TASK}), COMPLETED)
+_LIST: Final = RequestStep(
     make_call("ListTasks", {"contextId": CONTEXT, "pageSize": _PAGE}),
     "nextPageToken",
     counted=COMPLETED,
@@ -160,20 +162,22 @@ _LIST: Final = Step(
 )
 
 
-def _make_stream(chunks: int, every_s: float) -> Step:
-    """Every chunk has to come once, whatever frames they come in."""
+def _make_stream(chunks: int, every_s: float) -> RequestStep:
+    """Every chunk has to arrive once, in any division into frames."""
     message = make_message(f"chunks={chunks} every={every_s:.3f}")
     call = make_call("SendStreamingMessage", {"message": message})
-    return Step(call, COMPLETED, counted=f" of {chunks}\\n", times=chunks)
+    return RequestStep(call, COMPLETED, counted=f" of {chunks}\\n", times=chunks)
 
 
-def _first(name: str, most: float, step: Step = FIRST, *direct: Step, as_agent: str = "") -> Kind:
-    return Kind(f"first message, {name}", _make_order(step), most, (), direct, as_agent)
+def _first(
+    name: str, most: float, step: RequestStep = FIRST, *direct: RequestStep, as_agent: str = ""
+) -> WorkKind:
+    return WorkKind(f"first message, {name}", _make_order(step), most, (), direct, as_agent)
 
 
-WHOLE: Final = Kind("first message", TASK_ORDER, 0.25, rate=0.85, is_whole=True)
-_CONTEXTS: Final = Scene(
-    Setting(
+WHOLE: Final = WorkKind("first message", TASK_ORDER, 0.25, rate=0.85, is_whole=True)
+_CONTEXTS: Final = WorkMix(
+    GatewaySetup(
         "echo",
         clients=CROWD,
         others=(
@@ -184,13 +188,13 @@ _CONTEXTS: Final = Scene(
     ),
     (
         WHOLE,
-        Kind("bare Message", MESSAGE_ORDER, 0.30),
-        Kind("first message, 1 caller", replace(TASK_ORDER, callers=1), None),
+        WorkKind("bare Message", MESSAGE_ORDER, 0.30),
+        WorkKind("first message, 1 caller", replace(TASK_ORDER, callers=1), None),
         _first("HTTP+JSON", 0.30, _REST),
         _first("0.3 client", 0.30, _OLD, FIRST),
         _first("4 kB of text", 0.35, _LONG),
         _first("new connection each", 0.30, _CLOSING),
-        Kind(
+        WorkKind(
             "further message of a context",
             _make_order(_FURTHER),
             0.60,
@@ -202,8 +206,8 @@ _CONTEXTS: Final = Scene(
         _first("a price", 0.75, as_agent="priced"),
         _first("a condition", 0.75, as_agent="conditioned"),
         _first("a webhook", 0.75, _TOLD, FIRST),
-        Kind("answered question", _make_order(_QUESTION, _ANSWER), 0.75),
-        Kind(
+        WorkKind("answered question", _make_order(_QUESTION, _ANSWER), 0.75),
+        WorkKind(
             f"first message, {CROWD} callers in rotation",
             replace(TASK_ORDER, keys=make_keys(CROWD)),
             1.1,
@@ -211,22 +215,22 @@ _CONTEXTS: Final = Scene(
         ),
     ),
 )
-_READS: Final = Scene(
-    Setting("echo"),
+_READS: Final = WorkMix(
+    GatewaySetup("echo"),
     (
-        Kind("GetTask", _make_order(_GET), 0.75, (TAUGHT,)),
-        Kind(
+        WorkKind("GetTask", _make_order(_GET), 0.75, (TAUGHT,)),
+        WorkKind(
             "ListTasks, page of 10", _make_order(_LIST), 1.0, (TAUGHT, *(_FURTHER,) * (_PAGE - 1))
         ),
     ),
 )
-"""With an agent of its own: it looks through all of its tasks for a page."""
-_OPEN: Final = Scene(
-    Setting("echo", clients=0, more=lambda _: {"auth": "open"}),
+"""Uses a separate agent: it scans all of its tasks for a page."""
+_OPEN: Final = WorkMix(
+    GatewaySetup("echo", clients=0, more=lambda _: {"auth": "open"}),
     (_first("another client, no key", 0.30, _OTHER),),
 )
-_HOOKED: Final = Scene(
-    Setting(
+_HOOKED: Final = WorkMix(
+    GatewaySetup(
         "echo",
         more=lambda receiver: {
             "policy": {"hooks": [{"name": "scan", "points": ["before_delegate"], "url": receiver}]}
@@ -234,8 +238,8 @@ _HOOKED: Final = Scene(
     ),
     (_first("a hook", 0.75),),
 )
-_REDACTING: Final = Scene(
-    Setting(
+_REDACTING: Final = WorkMix(
+    GatewaySetup(
         "echo",
         more=lambda _: {"outputs": {"redact": [{"name": "key", "pattern": "AKIA[0-9A-Z]{16}"}]}},
     ),
@@ -243,21 +247,21 @@ _REDACTING: Final = Scene(
 )
 
 
-def make_scenes(length: Length) -> list[Scene]:
-    """All of it; paced streams go on for as long as a round."""
+def make_scenes(length: RoundPlan) -> list[WorkMix]:
+    """All kinds; paced streams last as long as a round."""
     paced = round(length.seconds / EVERY_S)
-    streams = Scene(
+    streams = WorkMix(
         # One client may have 64 streams, and one that has just ended counts for a moment.
-        Setting("report", clients=4),
+        GatewaySetup("report", clients=4),
         (
-            Kind(
+            WorkKind(
                 f"stream of {CHUNKS} chunks, per event",
                 _make_order(_make_stream(CHUNKS, 0)),
                 0.70,
                 rate=0.6,
                 events=CHUNKS,
             ),
-            Kind(
+            WorkKind(
                 f"{STREAMS} streams, a chunk per {1000 * EVERY_S:.0f} ms, per event",
                 replace(
                     _make_order(_make_stream(paced, EVERY_S), callers=STREAMS), keys=make_keys(4)

@@ -1,8 +1,8 @@
-"""An agent that costs next to nothing: tens of thousands of open tasks in one process, and a count of who calls.
+"""A minimal agent: tens of thousands of open tasks in one process, and statistics of the calls.
 
-``python -m bench.light_peer`` listens on loopback and prints one JSON line with its URL. Its tasks go on until
-``POST /finish``. Every call takes ``--takes`` seconds, so that calls which come at the same moment are seen together;
-``GET /stats`` says how many that were at most since ``POST /reset``. An event stream is a call until its first event.
+``python -m bench.light_peer`` listens on loopback and prints one JSON line with its URL. Its tasks run until ``POST
+/finish``. Every call takes ``--takes`` seconds, so that concurrent calls overlap; ``GET /stats`` returns their
+maximum since ``POST /reset``. An event stream counts as a call until its first event.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, cast
 
 import orjson
 
+from bench.http_connection import HttpConnection
 from bench.light_tasks import WORKING, LightTasks, make_card, refuse
-from bench.line import Line
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.peers.serving import HOST
@@ -32,25 +32,25 @@ _STREAM_HEAD: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
-    """What every connection of the peer shares."""
+class LightAgent:
+    """State shared by all connections."""
 
     tasks: LightTasks
     takes_s: float
     card: bytes
 
 
-class Link(Line):
-    """One connection; its calls come one after the other."""
+class LightConnection(HttpConnection):
+    """One connection; its calls run one after the other."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: LightAgent) -> None:
         super().__init__(asks=False)
         self._agent = agent
         self._path = b""
         self._waiting: asyncio.TimerHandle | None = None
         self._unfollow: Callable[[], None] = lambda: None
 
-    def lose(self, error: Exception | None) -> None:  # noqa: ARG002  whatever it was, its calls are over
+    def on_closed(self, error: Exception | None) -> None:  # noqa: ARG002  whatever it was, its calls are over
         self._unfollow()
         if self._waiting is not None:
             self._waiting.cancel()
@@ -77,9 +77,9 @@ class Link(Line):
         params = object_at(call, "params")
         self._agent.tasks.counts.enter(text_at(call, "method"), text_at(params, "id"))
         loop = asyncio.get_running_loop()
-        self._waiting = loop.call_later(self._agent.takes_s, self._carry_out, call, params)
+        self._waiting = loop.call_later(self._agent.takes_s, self._execute, call, params)
 
-    def _carry_out(self, call: JsonObject, params: JsonObject) -> None:
+    def _execute(self, call: JsonObject, params: JsonObject) -> None:
         self._leave()
         tasks, method = self._agent.tasks, text_at(call, "method")
         if method not in {"SendStreamingMessage", "SubscribeToTask"}:
@@ -90,19 +90,19 @@ class Link(Line):
             self._answer(_compose(call, refuse(_ENDED, "the task has ended")))
             return
         self.write(_STREAM_HEAD)
-        self._tell(call, {"task": task.show()})
-        self._unfollow = task.follow(partial(self._tell_last, call))
+        self._send_event(call, {"task": task.show()})
+        self._unfollow = task.follow(partial(self._send_last_event, call))
 
     def _leave(self) -> None:
         self._waiting = None
         self._agent.tasks.counts.leave()
 
-    def _tell(self, call: JsonObject, result: JsonObject) -> None:
+    def _send_event(self, call: JsonObject, result: JsonObject) -> None:
         event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
         self.write(b"%x\r\n%b\r\n" % (len(event), event))
 
-    def _tell_last(self, call: JsonObject, result: JsonObject) -> None:
-        self._tell(call, result)
+    def _send_last_event(self, call: JsonObject, result: JsonObject) -> None:
+        self._send_event(call, result)
         self.write(b"0\r\n\r\n")
 
     def _answer(self, body: bytes) -> None:
@@ -117,16 +117,16 @@ def _compose(call: JsonObject, answer: JsonObject) -> bytes:
 async def _serve(takes_s: float, *, streams: bool) -> None:
     listener = bind(HOST, 0)
     card = orjson.dumps(make_card(listener.url, streams=streams))
-    agent = Agent(LightTasks(SystemClock().now_ms), takes_s, card)
+    agent = LightAgent(LightTasks(SystemClock().now_ms), takes_s, card)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Link(agent), sock=listener.socket)
+    server = await loop.create_server(lambda: LightConnection(agent), sock=listener.socket)
     print(orjson.dumps({"agent": "light", "url": listener.url}).decode(), flush=True)
     async with server:
         await server.serve_forever()
 
 
 def main() -> None:
-    """Serves until it is told to end."""
+    """Serves until it is terminated."""
     parser = argparse.ArgumentParser(prog="python -m bench.light_peer", description=__doc__)
     parser.add_argument("--takes", type=float, default=0.02, help="seconds that each call takes")
     parser.add_argument("--streams", action="store_true", help="says that it streams, and does")

@@ -1,4 +1,4 @@
-"""The tasks of the light peer, and what it has counted: without a socket."""
+"""The tasks of the light peer and its call statistics, without a socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN_METHOD: Final = -32601
 
 @dataclass(slots=True)
 class OpenTask:
-    """One task, which goes on until somebody ends it. ``followers`` are told of its end."""
+    """One task, which runs until it is ended. ``followers`` are notified of its end."""
 
     task_id: str
     context_id: str
@@ -41,7 +41,7 @@ class OpenTask:
         }
 
     def follow(self, tell: Callable[[JsonObject], None]) -> Callable[[], None]:
-        """Tells of the end, unless what is returned is called before."""
+        """Calls ``tell`` at the end, unless the returned function is called before."""
         self.followers.append(tell)
 
         def leave() -> None:
@@ -51,7 +51,7 @@ class OpenTask:
         return leave
 
     def end(self, state: str, at: str) -> None:
-        """The last word on it, told to who follows."""
+        """Sets the final status and notifies followers."""
         self.state, self.at = state, at
         update: JsonObject = {
             "taskId": self.task_id,
@@ -64,8 +64,8 @@ class OpenTask:
 
 
 @dataclass(slots=True)
-class Counts:
-    """Who called. A call is in flight until its answer leaves; messages are counted for good."""
+class CallCounts:
+    """Call statistics. A call is in flight until its answer is sent; messages are counted without reset."""
 
     messages: Counter[str] = field(default_factory=Counter[str])
     calls: Counter[str] = field(default_factory=Counter[str])
@@ -74,7 +74,7 @@ class Counts:
     most_in_flight: int = 0
 
     def enter(self, method: str, task_id: str) -> None:
-        """A call has come."""
+        """Counts a new call."""
         self.calls[method] += 1
         if method in {"GetTask", "SubscribeToTask"}:
             self.asked.add(task_id)
@@ -82,11 +82,11 @@ class Counts:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def leave(self) -> None:
-        """A call has its answer, or nobody waits for it any more."""
+        """A call was answered, or its caller disconnected."""
         self.in_flight -= 1
 
     def reset(self) -> None:
-        """Counts calls anew."""
+        """Resets the statistics."""
         self.calls.clear()
         self.asked.clear()
         self.most_in_flight = self.in_flight
@@ -94,15 +94,15 @@ class Counts:
 
 @dataclass(slots=True)
 class LightTasks:
-    """Every task by its id, and by its context. ``now_ms`` is the time."""
+    """All tasks by id and by context. ``now_ms`` returns the time."""
 
     now_ms: Callable[[], int]
-    counts: Counts = field(default_factory=Counts)
+    counts: CallCounts = field(default_factory=CallCounts)
     _tasks: dict[str, OpenTask] = field(default_factory=dict[str, OpenTask])
     _contexts: dict[str, list[OpenTask]] = field(default_factory=dict[str, "list[OpenTask]"])
 
     def begin(self, params: JsonObject) -> OpenTask:
-        """A new task for every message."""
+        """Creates a task for each message."""
         message = object_at(params, "message")
         number = len(self._tasks) + 1
         context = text_at(message, "contextId") or f"context-{number}"
@@ -117,7 +117,7 @@ class LightTasks:
         return self._tasks.get(text_at(params, "id"))
 
     def answer(self, method: str, params: JsonObject) -> JsonObject:
-        """The member ``result`` or ``error`` of an answer that is no stream."""
+        """The member ``result`` or ``error`` of a non-streaming answer."""
         match method:
             case "SendMessage":
                 return {"result": {"task": self.begin(params).show()}}
@@ -134,14 +134,14 @@ class LightTasks:
                 return refuse(_UNKNOWN_METHOD, f"there is no method {method}")
 
     def finish(self) -> None:
-        """Completes every task that is open."""
+        """Completes every open task."""
         at = format_ms(self.now_ms())
         for task in self._tasks.values():
             if task.state == WORKING:
                 task.end(COMPLETED, at)
 
     def report(self) -> JsonObject:
-        """Everything that was counted."""
+        """All statistics."""
         counts = self.counts
         calls: JsonObject = dict(counts.calls)
         return {

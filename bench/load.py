@@ -1,8 +1,8 @@
-"""The load: a process of its own, so that its CPU time is nobody else's.
+"""The load generator: a separate process, so that its CPU time is measured separately.
 
-Reads one order per line from standard input, answers each with one line, and ends with its input. An order
-is bounded by its seconds; nothing is retried, and an answer that is not what was expected ends the order with
-an error: a broken run is not a fast one.
+Reads one order per line from standard input, answers each with one line, and exits at the end of its input. An order
+is bounded by its seconds. Nothing is retried, and an unexpected answer ends the order with an error: a failed run
+must not count as a fast one.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, assert_never, 
 import orjson
 import uvloop
 
-from bench.callers import Caller, Failed, Subscriber, Turns
-from bench.line import Line
-from bench.steps import Progress, Request, Step, split_url
+from bench.callers import LoadCaller, RequestSchedule, StreamSubscriber, UnexpectedAnswer
+from bench.http_connection import HttpConnection
+from bench.steps import CallerProgress, PreparedRequest, RequestStep, split_url
 
 ANSWER_S: Final = 30.0
 _Members: TypeAlias = "dict[str, Any]"
-_Opened = TypeVar("_Opened", bound=Line)
+_Opened = TypeVar("_Opened", bound=HttpConnection)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """``send`` has every caller carry out ``steps`` once, and then again and again for ``seconds``.
+class LoadOrder:
+    """``send`` makes every caller execute ``steps`` once, and repeat them for ``seconds``.
 
-    Each request shows the next of ``keys``, if there are any. ``known`` are the contexts and tasks that callers begin
-    with. ``hold`` opens a stream for each caller by the first step, and keeps it until the next order; ``release`` is
-    one that does nothing else.
+    Each request uses the next of ``keys``, if any. ``known`` are the contexts and tasks that callers start with.
+    ``hold`` opens a stream for each caller with the first step, and keeps it until the next order; ``release`` only
+    closes streams.
     """
 
     kind: Literal["send", "hold", "release"]
     url: str = ""
-    steps: Sequence[Step] = ()
+    steps: Sequence[RequestStep] = ()
     callers: int = 1
     seconds: float = 0.0
     keys: Sequence[str] = ()
@@ -47,14 +47,16 @@ class Order:
 
     @classmethod
     def read(cls, line: bytes) -> Self:
-        """An order as it was written."""
+        """Parses an order."""
         order = cls(**orjson.loads(line))
-        return replace(order, steps=[Step(**step) for step in cast("list[_Members]", order.steps)])
+        return replace(
+            order, steps=[RequestStep(**step) for step in cast("list[_Members]", order.steps)]
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """``count`` answers, in ``seconds`` from the first to the last; ``found`` are the ids that the callers know."""
+class LoadResult:
+    """``count`` answers, in ``seconds`` from the first to the last; ``found`` are the ids that the callers learned."""
 
     count: int = 0
     seconds: float = 0.0
@@ -64,23 +66,23 @@ class Outcome:
     error: str | None = None
 
 
-async def carry_out(order: Order) -> Outcome:
-    """One order that ends by itself, over connections of its own.
+async def execute(order: LoadOrder) -> LoadResult:
+    """Executes one order that ends by itself, over new connections.
 
     Raises:
-        ExceptionGroup: of Failed or OSError, from the callers that met it.
+        ExceptionGroup: of UnexpectedAnswer or OSError, from the callers that met it.
         TimeoutError: the last answer is missing ``ANSWER_S`` after the order's seconds.
     """
     started = time.perf_counter()
-    requests = [Request(order.url, step) for step in order.steps]
+    requests = [PreparedRequest(order.url, step) for step in order.steps]
     keys = itertools.cycle(order.keys or ("",))
-    turns = Turns(requests, keys, started + order.seconds, ANSWER_S)
+    turns = RequestSchedule(requests, keys, started + order.seconds, ANSWER_S)
     callers = _make_progress(order)
     async with asyncio.timeout(order.seconds + ANSWER_S), asyncio.TaskGroup() as group:
         for progress in callers:
             group.create_task(_call(order.url, turns, progress))
     took = sorted(turns.took)
-    return Outcome(
+    return LoadResult(
         len(took),
         time.perf_counter() - started,
         1000 * took[len(took) // 2],
@@ -89,10 +91,10 @@ async def carry_out(order: Order) -> Outcome:
     )
 
 
-async def _call(url: str, turns: Turns, progress: Progress) -> None:
-    """One caller, over one connection after the other where its other side closes them."""
+async def _call(url: str, turns: RequestSchedule, progress: CallerProgress) -> None:
+    """One caller, which opens the next connection when its other side closes one."""
     while True:
-        caller = await _open(url, lambda: Caller(turns, progress))
+        caller = await _open(url, lambda: LoadCaller(turns, progress))
         try:
             caller.ask()
             await caller.ended
@@ -102,26 +104,26 @@ async def _call(url: str, turns: Turns, progress: Progress) -> None:
             return
 
 
-async def hold(order: Order, stack: AsyncExitStack) -> Outcome:
-    """Opens streams, one after the other, that stay open until ``stack`` is closed.
+async def hold(order: LoadOrder, stack: AsyncExitStack) -> LoadResult:
+    """Opens streams one after the other; they stay open until ``stack`` is closed.
 
     Raises:
-        Failed, OSError, TimeoutError: a stream does not begin as expected.
+        UnexpectedAnswer, OSError, TimeoutError: a stream does not begin as expected.
     """
     [step] = order.steps
-    request, keys = Request(order.url, step), itertools.cycle(order.keys or ("",))
+    request, keys = PreparedRequest(order.url, step), itertools.cycle(order.keys or ("",))
     for progress in _make_progress(order):
         async with asyncio.timeout(ANSWER_S):
-            subscriber = await _open(order.url, lambda: Subscriber(step.expected))
+            subscriber = await _open(order.url, lambda: StreamSubscriber(step.expected))
             stack.callback(subscriber.close)
             subscriber.write(request.write(next(keys), progress))
             await subscriber.ended
-    return Outcome(order.callers)
+    return LoadResult(order.callers)
 
 
-def _make_progress(order: Order) -> list[Progress]:
+def _make_progress(order: LoadOrder) -> list[CallerProgress]:
     known = itertools.cycle(order.known or (("", ""),))
-    return [Progress(*ids) for ids in itertools.islice(known, order.callers)]
+    return [CallerProgress(*ids) for ids in itertools.islice(known, order.callers)]
 
 
 async def _open(url: str, make: Callable[[], _Opened]) -> _Opened:
@@ -134,27 +136,27 @@ async def _serve() -> None:
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as held:
         while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
-            outcome = await _obey(Order.read(line), held)
+            outcome = await _obey(LoadOrder.read(line), held)
             sys.stdout.buffer.write(orjson.dumps(asdict(outcome)) + b"\n")
             sys.stdout.buffer.flush()
 
 
-async def _obey(order: Order, held: AsyncExitStack) -> Outcome:
+async def _obey(order: LoadOrder, held: AsyncExitStack) -> LoadResult:
     await held.aclose()
     try:
         match order.kind:
             case "send":
-                return await carry_out(order)
+                return await execute(order)
             case "hold":
                 return await hold(order, held)
             case "release":
-                return Outcome()
+                return LoadResult()
             case _:
                 assert_never(order.kind)
-    except* (Failed, OSError) as group:
+    except* (UnexpectedAnswer, OSError) as group:
         first = group.exceptions[0]
         error = f"{type(first).__name__}: {first}"
-    return Outcome(error=error)
+    return LoadResult(error=error)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Work of all kinds: an agent called directly, and through the gateway that keeps every task.
+"""Work of all kinds: an agent called directly, and through the gateway that stores every task.
 
-The kinds take turns at one gateway, and rounds alternate: directly, then through the gateway and that of another tree,
-in either order. So a neighbour's noise meets all sides, and each ratio is made of rounds that followed each other.
-Rounds are short and many: of five rounds of four seconds each, the medians of one tree beside itself lay a tenth apart.
-CPU of the gateway is measured by that of the agent **called directly**: behind the gateway the agent is dearer, which
-would flatter.
+The kinds take turns at one gateway, and rounds alternate: directly, then through the gateway and that of another
+checkout, in either order. Noise of the machine thus affects all sides, and each ratio is computed from consecutive
+rounds. Rounds are short and many: with five rounds of four seconds each, the medians of two identical checkouts
+differed by a tenth. The gateway's CPU is divided by that of the agent **called directly**: behind the gateway the
+agent is more expensive, which would flatter the ratio.
 """
 
 from __future__ import annotations
@@ -12,60 +12,64 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench.kinds import WARM_S, Kind, Length, Scene, make_scenes
+from bench.kinds import WARM_S, RoundPlan, WorkKind, WorkMix, make_scenes
 from bench.rows import Bound, Row, Spread
-from bench.stage import Gateway, Round, Stage, open_stage
-from bench.trees import Tree, compare
+from bench.testbed import BenchGateway, RoundResult, Testbed, open_testbed
+from bench.trees import Checkout, compare
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WorkTurn:
     """A direct round of a kind, and those through the gateways that followed it."""
 
-    direct: Round
-    ours: Round
-    base: Round | None
+    direct: RoundResult
+    ours: RoundResult
+    base: RoundResult | None
 
 
-async def measure_work(length: Length, base: Tree | None) -> AsyncGenerator[Row]:
-    """Rows of the section, as they are measured."""
+async def measure_work(length: RoundPlan, base: Checkout | None) -> AsyncGenerator[Row]:
+    """Rows of the section, yielded as they are measured."""
     for scene in make_scenes(length):
-        async with open_stage(scene.setting, base) as stage:
-            turns = await _play(stage, scene, length)
+        async with open_testbed(scene.setting, base) as testbed:
+            turns = await _play(testbed, scene, length)
         for kind in scene.kinds:
             for row in make_rows(kind, turns[kind.name], turns.get(kind.per)):
                 yield row
 
 
-async def _play(stage: Stage, scene: Scene, length: Length) -> dict[str, list[Turn]]:
-    """The turns of each kind; the first round of all is not counted."""
-    turns: dict[str, list[Turn]] = {kind.name: [] for kind in scene.kinds}
+async def _play(testbed: Testbed, scene: WorkMix, length: RoundPlan) -> dict[str, list[WorkTurn]]:
+    """The turns of each kind; the very first round is not counted."""
+    turns: dict[str, list[WorkTurn]] = {kind.name: [] for kind in scene.kinds}
     for number in range(length.rounds + 1):
         for kind in scene.kinds:
             seconds = length.seconds if number else WARM_S
-            turn = await _take_turn(stage, kind, seconds, is_base_first=number % 2 == 1)
+            turn = await _take_turn(testbed, kind, seconds, is_base_first=number % 2 == 1)
             if number:
                 turns[kind.name].append(turn)
     return turns
 
 
-async def _take_turn(stage: Stage, kind: Kind, seconds: float, *, is_base_first: bool) -> Turn:
+async def _take_turn(
+    testbed: Testbed, kind: WorkKind, seconds: float, *, is_base_first: bool
+) -> WorkTurn:
     order = replace(kind.order, seconds=0.0 if kind.is_once else seconds)
     direct = replace(order, steps=kind.direct or order.steps)
 
-    async def pass_through(gateway: Gateway) -> Round:
-        return await stage.run(order, gateway, as_agent=kind.as_agent, lead=kind.lead)
+    async def pass_through(gateway: BenchGateway) -> RoundResult:
+        return await testbed.run(order, gateway, as_agent=kind.as_agent, lead=kind.lead)
 
-    called = await stage.run(direct, lead=kind.lead)
-    base = await pass_through(stage.base) if stage.base and is_base_first else None
-    ours = await pass_through(stage.ours)
-    if stage.base and not is_base_first:
-        base = await pass_through(stage.base)
-    return Turn(called, ours, base)
+    called = await testbed.run(direct, lead=kind.lead)
+    base = await pass_through(testbed.base) if testbed.base and is_base_first else None
+    ours = await pass_through(testbed.ours)
+    if testbed.base and not is_base_first:
+        base = await pass_through(testbed.base)
+    return WorkTurn(called, ours, base)
 
 
-def make_rows(kind: Kind, turns: Sequence[Turn], per: Sequence[Turn] | None) -> list[Row]:
-    """Rows of a kind; ``per`` are the turns of the kind that it is measured by, if it is not the agent."""
+def make_rows(
+    kind: WorkKind, turns: Sequence[WorkTurn], per: Sequence[WorkTurn] | None
+) -> list[Row]:
+    """Rows of a kind; ``per`` are the turns of the reference kind, if it is not the agent."""
     if kind.order.callers == 1:
         rows = _rows_alone(kind, turns)
     elif per is not None:
@@ -93,7 +97,7 @@ def make_rows(kind: Kind, turns: Sequence[Turn], per: Sequence[Turn] | None) -> 
     return [*rows, compare(f"{kind.name}: gateway CPU", pairs)] if pairs else rows
 
 
-def _rows_alone(kind: Kind, turns: Sequence[Turn]) -> list[Row]:
+def _rows_alone(kind: WorkKind, turns: Sequence[WorkTurn]) -> list[Row]:
     added = [turn.ours.outcome.median_ms - turn.direct.outcome.median_ms for turn in turns]
     direct = [turn.direct.outcome.median_ms for turn in turns]
     return [
@@ -102,7 +106,7 @@ def _rows_alone(kind: Kind, turns: Sequence[Turn]) -> list[Row]:
     ]
 
 
-def _rows_of_all(kind: Kind, turns: Sequence[Turn]) -> list[Row]:
+def _rows_of_all(kind: WorkKind, turns: Sequence[WorkTurn]) -> list[Row]:
     appends = [turn.ours.appends for turn in turns]
     return [
         Row(f"{kind.name}: appends", Spread.of(appends), "appends", Bound("exactly", 2)),
@@ -115,7 +119,11 @@ def _rows_of_all(kind: Kind, turns: Sequence[Turn]) -> list[Row]:
 
 
 def _own_row(
-    kind: Kind, what: str, unit: str, turns: Sequence[Turn], value: Callable[[Round], float]
+    kind: WorkKind,
+    what: str,
+    unit: str,
+    turns: Sequence[WorkTurn],
+    value: Callable[[RoundResult], float],
 ) -> Row:
     return _row(f"{kind.name}: {what}", [value(turn.ours) / kind.events for turn in turns], unit)
 

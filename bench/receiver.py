@@ -1,4 +1,4 @@
-"""What webhooks and hooks are sent to; it takes everything, and has no say in anything.
+"""The receiver of webhooks and hooks: it confirms every request and decides nothing.
 
 ``python -m bench.receiver`` listens on loopback and prints one JSON line with its URL.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from bench.line import Line
+from bench.http_connection import HttpConnection
 from passerelle.demo.peers.serving import HOST
 from passerelle.gateway.server import bind, run
 
@@ -22,7 +22,7 @@ _ANSWER: Final = (
 )
 
 
-class Link(Line):
+class ReceiverConnection(HttpConnection):
     """One connection."""
 
     def __init__(self) -> None:
@@ -34,7 +34,9 @@ class Link(Line):
 
 async def _serve() -> None:
     listener = bind(HOST, 0)
-    server = await asyncio.get_running_loop().create_server(Link, sock=listener.socket)
+    server = await asyncio.get_running_loop().create_server(
+        ReceiverConnection, sock=listener.socket
+    )
     print(orjson.dumps({"url": listener.url}).decode(), flush=True)
     async with server:
         await server.serve_forever()

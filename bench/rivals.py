@@ -1,7 +1,7 @@
 """The same unary work through other A2A gateways, in the same run and in front of the same agent.
 
-Neither of them keeps the task: what they do is less than what the gateway beside them does. Each lives in an
-environment of its own below ``bench/peers``, made from a lock with hashes; ``PEERS=all`` makes those that are missing.
+None of them stores the task, so they do less than the gateway that they are compared with. Each has a separate
+environment below ``bench/peers``, installed from a lock with hashes; ``PEERS=all`` installs the missing ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Final
 import httpx
 import yaml
 
-from bench.kinds import CALLERS, TASK_ORDER, WARM_S, Length
-from bench.load import Order
-from bench.rows import BenchBroken, Row, Spread
-from bench.stage import Round, Setting, Stage, open_stage
-from bench.usage import Meter, find_children
+from bench.kinds import CALLERS, TASK_ORDER, WARM_S, RoundPlan
+from bench.load import LoadOrder
+from bench.rows import MeasurementError, Row, Spread
+from bench.testbed import GatewaySetup, RoundResult, Testbed, open_testbed
+from bench.usage import CpuMeter, find_children
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.checks import wait_for
 from passerelle.demo.processes import Child, launch
@@ -36,23 +36,23 @@ _AGENT: Final = "echo"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """Where a rival serves the agent, and the keys of its callers, if they have any."""
+class RivalEndpoint:
+    """The URL at which a rival serves the agent, and the keys of its callers, if any."""
 
     url: str
     keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """How a rival is started: its program with arguments, its environment, and how one knows that it is ready."""
+class RivalLaunch:
+    """How a rival is started: its program with arguments, its environment, and its readiness check."""
 
     command: tuple[str, ...]
     environ: dict[str, str]
     ready: str
-    endpoint: Running
+    endpoint: RivalEndpoint
     registration: tuple[str, JsonObject] | None = None
-    """A path and a body that make the agent known, for a rival that has no file for it."""
+    """A path and a body that register the agent, for a rival without a configuration file for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class Rival:
 
     name: str
     folder: str
-    prepare: Callable[[str, int, Path], Launch]
+    prepare: Callable[[str, int, Path], RivalLaunch]
 
     @property
     def home(self) -> Path:
-        """Where its lock stands."""
+        """The folder of its lock."""
         return HOME / self.folder
 
     @property
     def is_installed(self) -> bool:
-        """Whether its environment was made to the end."""
+        """Whether its environment is complete."""
         return (self.home / ".venv" / "ready").exists()
 
 
-def _prepare_litellm(agent_url: str, port: int, folder: Path) -> Launch:
+def _prepare_litellm(agent_url: str, port: int, folder: Path) -> RivalLaunch:
     key = f"sk-{secrets.token_hex(16)}"
     card: JsonObject = {
         "protocolVersion": "1.0",
@@ -92,15 +92,15 @@ def _prepare_litellm(agent_url: str, port: int, folder: Path) -> Launch:
     text = yaml.safe_dump({"general_settings": {"master_key": key}, "agent_list": [agent]})
     config.write_text(text, encoding="utf-8")
     program = str(HOME / "litellm" / ".venv" / "bin" / "litellm")
-    return Launch(
+    return RivalLaunch(
         (program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
         {"LITELLM_LOG": "ERROR"},
         "/health/liveliness",
-        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}", (key,)),
+        RivalEndpoint(f"http://127.0.0.1:{port}/a2a/{_AGENT}", (key,)),
     )
 
 
-def _prepare_contextforge(agent_url: str, port: int, folder: Path) -> Launch:
+def _prepare_contextforge(agent_url: str, port: int, folder: Path) -> RivalLaunch:
     """Without authentication, which favours it: its tokens cost a database read each."""
     program = str(HOME / "contextforge" / ".venv" / "bin" / "mcpgateway")
     environ = {
@@ -129,11 +129,11 @@ def _prepare_contextforge(agent_url: str, port: int, folder: Path) -> Launch:
         "protocol_version": "1.0",
         "auth_type": "none",
     }
-    return Launch(
+    return RivalLaunch(
         (program, "--host", "127.0.0.1", "--port", str(port)),
         environ,
         "/health",
-        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}/jsonrpc"),
+        RivalEndpoint(f"http://127.0.0.1:{port}/a2a/{_AGENT}/jsonrpc"),
         ("/a2a", {"agent": agent, "visibility": "public"}),
     )
 
@@ -145,10 +145,10 @@ RIVALS: Final = (
 
 
 def install_rivals() -> None:
-    """Makes the environments that are missing, from their locks.
+    """Installs the missing environments from their locks.
 
     Raises:
-        BenchBroken: a package does not install; the text ends with what the installer said.
+        MeasurementError: a package does not install; the text ends with the installer's output.
     """
     for rival in RIVALS:
         if rival.is_installed:
@@ -174,35 +174,35 @@ def _run(*command: str) -> None:
         command, capture_output=True, text=True, timeout=_INSTALL_WITHIN_S, check=False
     )
     if done.returncode:
-        raise BenchBroken(f"{' '.join(command[:3])} … failed: {done.stderr.strip()[-500:]}")
+        raise MeasurementError(f"{' '.join(command[:3])} … failed: {done.stderr.strip()[-500:]}")
 
 
-async def measure_rivals(length: Length) -> AsyncGenerator[Row]:
-    """Rows of the section: direct, through us and through the rival take turns."""
-    async with open_stage(Setting(_AGENT)) as stage:
+async def measure_rivals(length: RoundPlan) -> AsyncGenerator[Row]:
+    """Rows of the section: direct calls, this gateway and the rival take turns."""
+    async with open_testbed(GatewaySetup(_AGENT)) as testbed:
         for rival in RIVALS:
             if not rival.is_installed:
                 yield Row(f"{rival.name}: not installed, PEERS=all does it", None, "ratio")
                 continue
-            async with _open_rival(rival, stage) as (child, running):
-                for row in await _compare(stage, rival, child, running, length):
+            async with _open_rival(rival, testbed) as (child, running):
+                for row in await _compare(testbed, rival, child, running, length):
                     yield row
 
 
 async def _compare(
-    stage: Stage, rival: Rival, child: Child, running: Running, length: Length
+    testbed: Testbed, rival: Rival, child: Child, running: RivalEndpoint, length: RoundPlan
 ) -> list[Row]:
     order = replace(TASK_ORDER, seconds=length.seconds)
     theirs_order = replace(order, url=running.url, keys=running.keys)
-    await _run_rival(stage, child, replace(theirs_order, seconds=WARM_S))
-    await stage.run(replace(TASK_ORDER, seconds=WARM_S), stage.ours)
-    turns: list[tuple[Round, Round, Round]] = []
+    await _run_rival(testbed, child, replace(theirs_order, seconds=WARM_S))
+    await testbed.run(replace(TASK_ORDER, seconds=WARM_S), testbed.ours)
+    turns: list[tuple[RoundResult, RoundResult, RoundResult]] = []
     for _ in range(length.rounds):
-        direct = await stage.run(order)
-        ours = await stage.run(order, stage.ours)
-        turns.append((direct, ours, await _run_rival(stage, child, theirs_order)))
+        direct = await testbed.run(order)
+        ours = await testbed.run(order, testbed.ours)
+        turns.append((direct, ours, await _run_rival(testbed, child, theirs_order)))
 
-    def row(what: str, value: Callable[[Round, Round, Round], float]) -> Row:
+    def row(what: str, value: Callable[[RoundResult, RoundResult, RoundResult], float]) -> Row:
         return Row(
             f"{rival.name}, {CALLERS} callers: {what}",
             Spread.of([value(*turn) for turn in turns]),
@@ -223,24 +223,26 @@ async def _compare(
     ]
 
 
-async def _run_rival(stage: Stage, child: Child, order: Order) -> Round:
+async def _run_rival(testbed: Testbed, child: Child, order: LoadOrder) -> RoundResult:
     pid = child.process.pid
-    meter = Meter((stage.agent.process.pid, pid, *find_children(pid)))
+    meter = CpuMeter((testbed.agent.process.pid, pid, *find_children(pid)))
     before = meter.read()
-    outcome = await stage.load.carry_out(order)
+    outcome = await testbed.load.execute(order)
     used = [late - early for early, late in zip(before, meter.read(), strict=True)]
     if outcome.count == 0:
-        raise BenchBroken(f"{order.url}: nothing was answered")
+        raise MeasurementError(f"{order.url}: nothing was answered")
     agent_us = 1e6 * used[0] / outcome.count
-    return Round(outcome, agent_us, 1e6 * sum(used[1:]) / outcome.count)
+    return RoundResult(outcome, agent_us, 1e6 * sum(used[1:]) / outcome.count)
 
 
 @asynccontextmanager
-async def _open_rival(rival: Rival, stage: Stage) -> AsyncGenerator[tuple[Child, Running]]:
+async def _open_rival(
+    rival: Rival, testbed: Testbed
+) -> AsyncGenerator[tuple[Child, RivalEndpoint]]:
     async with AsyncExitStack() as stack:
-        folder = stage.ours.process.folder / rival.folder
+        folder = testbed.ours.process.folder / rival.folder
         folder.mkdir()
-        prepared = rival.prepare(stage.direct_url.rstrip("/"), _find_free_port(), folder)
+        prepared = rival.prepare(testbed.direct_url.rstrip("/"), _find_free_port(), folder)
         child = launch(rival.folder, prepared.command, folder, prepared.environ)
         stack.push_async_callback(child.stop)
         base = httpx.URL(prepared.endpoint.url).join("/")
@@ -259,7 +261,9 @@ async def _open_rival(rival: Rival, stage: Stage) -> AsyncGenerator[tuple[Child,
 async def _is_ready(http: httpx.AsyncClient, child: Child, path: str) -> bool:
     if child.has_ended():
         raise child.explain("ended")
-    await asyncio.sleep(0.5)  # it takes many seconds, and each look costs it some of them
+    await asyncio.sleep(
+        0.5
+    )  # a rival takes many seconds to start, and each check costs it some of them
     try:
         return (await http.get(path)).is_success
     except httpx.HTTPError:

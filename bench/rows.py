@@ -1,6 +1,6 @@
-"""Rows of the table: what was measured, how it spread over the rounds, and whether its bound held.
+"""Rows of the table: the measure, its spread over the rounds, and whether its bound held.
 
-The middle of the rounds is judged and not the best of them: a bound that only the best round meets is missed.
+The median of the rounds is judged and not the best: a bound that only the best round meets is missed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ COLUMNS: Final = f"{'what':<66} {'min':>10} {'median':>10} {'max':>10} unit"
 _SIGNIFICANT: Final = 3
 
 
-class BenchBroken(Exception):
-    """Something did not work, so there is nothing to measure; the text says what."""
+class MeasurementError(Exception):
+    """Something failed, so there is nothing to measure; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Out of one value for each round; there is at least one."""
+        """From one value per round; there is at least one."""
         return cls(min(values), statistics.median(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What the middle of the rounds must be."""
+    """The bound of the median of the rounds."""
 
     kind: Literal["at most", "at least", "exactly"]
     limit: float
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        """How the line ends."""
+        """The end of the line."""
         if self.spread is None:
             return "not measured"
         if self.bound is None:

@@ -1,7 +1,7 @@
-"""What a task costs where there are a million others, most of them in the archive.
+"""The cost of a task among a million others, most of them in the archive.
 
-A gateway makes one task in each shard; what it appends for them is appended again under other ids, until there are as
-many as are asked for. Then one gateway stands over a thousand tasks and one over all of them, and they take turns.
+A gateway creates one task in each shard; its appends are repeated under other ids until the requested number is
+reached. Then one gateway over a thousand tasks and one over all of them take turns.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 
 import yaml
 
-from bench.engines import Bench, drive, open_bench
-from bench.kinds import CALLERS, COMPLETED, WARM_S, Length, make_call
-from bench.load import Order
+from bench.engines import StoreBench, drive, open_bench
+from bench.kinds import CALLERS, COMPLETED, WARM_S, RoundPlan, make_call
+from bench.load import LoadOrder
 from bench.rows import Bound, Row, Spread
-from bench.stage import KEY, LIMITS, Load, open_load
-from bench.steps import Step
-from bench.usage import Meter, read_used_bytes
+from bench.steps import RequestStep
+from bench.testbed import KEY, LIMITS, LoadProcess, open_load
+from bench.usage import CpuMeter, read_used_bytes
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
@@ -37,15 +37,15 @@ from tests.support.copies import TaskCopies, TaskPopulation, record_task
 
 FEW: Final = 1_000
 SOON: Final = 20_000
-"""With fewer tasks in the archive, what is there once for all of them weighs too much on each."""
+"""With fewer tasks in the archive, its fixed cost weighs too much on each."""
 _LIVE_SHARE: Final = 10
-"""One task in so many stays in the engine."""
+"""One task in this many stays in the engine."""
 _LARGE_BYTES: Final = 64_000
 _AGENT: Final = "echo"
 _NOBODY: Final = "http://127.0.0.1:9"
 _CLIENT: Final = "bench"
 _PART: Final = MOST_AT_ONCE * len(ALL_SHARDS)
-"""Tasks that are written and then leave: a whole segment of each shard."""
+"""Tasks that are written and then archived: a whole segment of each shard."""
 _READS: Final = 256
 _PAGE: Final = 10
 _SLOWER: Final = Bound("at most", 1.15)
@@ -53,23 +53,23 @@ _BYTES: Final = Bound("at most", 256)
 
 
 @dataclass(slots=True)
-class Side:
-    """A store with copies, and the gateway over it; ``live`` are the numbers of those in its engine."""
+class PopulatedStore:
+    """A store with copies, and its gateway; ``live`` are the numbers of the copies in its engine."""
 
-    bench: Bench
+    bench: StoreBench
     population: TaskPopulation
     live: range
     process: GatewayProcess
     next_copy: Iterator[int]
 
     @property
-    def meter(self) -> Meter:
-        """Gateway and engine."""
+    def meter(self) -> CpuMeter:
+        """Of gateway and engine."""
         pid = self.process.child.process.pid if self.process.child else 0
-        return Meter((pid, self.bench.engine_pid))
+        return CpuMeter((pid, self.bench.engine_pid))
 
 
-async def measure_scale(many: int, length: Length) -> AsyncGenerator[Row]:
+async def measure_scale(many: int, length: RoundPlan) -> AsyncGenerator[Row]:
     """Rows of the section: ``many`` tasks, of which nine of ten are in the archive."""
     archived = many - many // _LIVE_SHARE
     async with AsyncExitStack() as stack:
@@ -96,7 +96,9 @@ async def measure_scale(many: int, length: Length) -> AsyncGenerator[Row]:
         await texts.archive(range(_READS))
         load = await stack.enter_async_context(open_load())
         sides = [
-            Side(bench, of, live, await _serve(stack, folder / name, bench), itertools.count(many))
+            PopulatedStore(
+                bench, of, live, await _serve(stack, folder / name, bench), itertools.count(many)
+            )
             for name, bench, of, live in (
                 ("small", small, few, range(FEW)),
                 ("large", large, population, range(archived, many)),
@@ -112,7 +114,7 @@ async def measure_scale(many: int, length: Length) -> AsyncGenerator[Row]:
 
 
 async def _record(folder: Path) -> tuple[list[TaskCopies], TaskCopies]:
-    """Has a gateway over a store of its own make a short task in each shard, and one with much text."""
+    """Makes a gateway with a separate store create a short task in each shard, and one with much text."""
     async with open_bench() as bench, open_rig(bench.url, folder) as rig:
         at = await rig.start(clients=[{"name": _CLIENT}])
         short = dict[Shard, TaskCopies]()
@@ -122,7 +124,7 @@ async def _record(folder: Path) -> tuple[list[TaskCopies], TaskCopies]:
         return [*short.values()], await record_task(at, _CLIENT, "x" * _LARGE_BYTES)
 
 
-async def _serve(stack: AsyncExitStack, folder: Path, bench: Bench) -> GatewayProcess:
+async def _serve(stack: AsyncExitStack, folder: Path, bench: StoreBench) -> GatewayProcess:
     folder.mkdir()  # noqa: ASYNC240  nothing else runs yet
     config = folder / "bench.yaml"
     config.write_text(yaml.safe_dump(_set_up(bench)), encoding="utf-8")
@@ -132,7 +134,7 @@ async def _serve(stack: AsyncExitStack, folder: Path, bench: Bench) -> GatewayPr
     return process
 
 
-def _set_up(bench: Bench) -> JsonObject:
+def _set_up(bench: StoreBench) -> JsonObject:
     return {
         "redis_url": bench.url,
         "blobs": str(bench.blobs),
@@ -150,9 +152,11 @@ def _set_up(bench: Bench) -> JsonObject:
     }
 
 
-async def _compare(load: Load, sides: Sequence[Side], length: Length) -> AsyncGenerator[Row]:
-    """What the same costs at the larger store, measured by the smaller one."""
-    works: dict[str, Callable[[Side, float], Awaitable[tuple[float, float]]]] = {
+async def _compare(
+    load: LoadProcess, sides: Sequence[PopulatedStore], length: RoundPlan
+) -> AsyncGenerator[Row]:
+    """The cost at the larger store ÷ that at the smaller one."""
+    works: dict[str, Callable[[PopulatedStore, float], Awaitable[tuple[float, float]]]] = {
         "GetTask": lambda side, seconds: _read(load, side, _gets(side), seconds),
         f"ListTasks, page of {_PAGE}": lambda side, seconds: _read(load, side, [_LIST], seconds),
         "append of a task": _append,
@@ -176,14 +180,14 @@ async def _compare(load: Load, sides: Sequence[Side], length: Length) -> AsyncGe
 
 
 async def _read(
-    load: Load, side: Side, steps: Sequence[Step], seconds: float
+    load: LoadProcess, side: PopulatedStore, steps: Sequence[RequestStep], seconds: float
 ) -> tuple[float, float]:
-    """CPU µs of gateway and engine for an answer; without seconds each step is carried out once."""
+    """CPU µs of gateway and engine per answer; without seconds each step is executed once."""
     callers = CALLERS if seconds else 1
     url = f"{side.process.url}/agents/{_AGENT}"
-    order = Order("send", url, steps, callers, seconds, [KEY])
+    order = LoadOrder("send", url, steps, callers, seconds, [KEY])
     before = side.meter.read()
-    outcome = await load.carry_out(order)
+    outcome = await load.execute(order)
     gateway, engine = (
         1e6 * (now - then) / outcome.count
         for now, then in zip(side.meter.read(), before, strict=True)
@@ -191,7 +195,7 @@ async def _read(
     return gateway, engine
 
 
-async def _append(side: Side, seconds: float) -> tuple[float, float]:
+async def _append(side: PopulatedStore, seconds: float) -> tuple[float, float]:
     """CPU µs of the caller and of the engine for all appends of a task."""
 
     async def append(_: int) -> None:
@@ -201,15 +205,15 @@ async def _append(side: Side, seconds: float) -> tuple[float, float]:
     return cost.client_us, cost.engine_us
 
 
-def _gets(side: Side) -> list[Step]:
+def _gets(side: PopulatedStore) -> list[RequestStep]:
     stride = max(1, len(side.live) // _READS)
     return [_get(side.population.name_task(number)) for number in side.live[::stride]]
 
 
-def _get(task: str) -> Step:
-    return Step(make_call("GetTask", {"id": task}), COMPLETED)
+def _get(task: str) -> RequestStep:
+    return RequestStep(make_call("GetTask", {"id": task}), COMPLETED)
 
 
-_LIST: Final = Step(
+_LIST: Final = RequestStep(
     make_call("ListTasks", {"pageSize": _PAGE}), "nextPageToken", counted=COMPLETED, times=_PAGE
 )

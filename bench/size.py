@@ -1,4 +1,4 @@
-"""What an append costs when the store holds many tasks, and the bytes that a task takes."""
+"""The cost of an append when the store holds many tasks, and the bytes per task."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench.engines import Bench, Cost, do_all, drive, open_bench
-from bench.rows import BenchBroken, Bound, Row, Spread
+from bench.engines import AppendCost, StoreBench, do_all, drive, open_bench
+from bench.rows import Bound, MeasurementError, Row, Spread
 from bench.usage import read_used_bytes
-from bench.workload import BEGAN_MS, Subject, make_subjects, mint
+from bench.workload import BEGAN_MS, BenchTask, make_subjects, mint
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.leases import Lease, LeaseRequest
@@ -22,14 +22,14 @@ FEW: Final = 1_000
 CALLERS: Final = 16
 ROUND_S: Final = 1.0
 STRIDE: Final = 7_919
-"""A prime that divides no count of tasks: a walk over all of them, in no order that a cache would like."""
+"""A prime that divides no number of tasks: a walk over all of them in an order that defeats caches."""
 _KILOBYTE: Final = 1_000
 _LEASE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """How tasks lie in sessions, and what they may take."""
+class TaskLayout:
+    """Number of tasks per session, and the bound of their bytes."""
 
     name: str
     tasks: int
@@ -39,8 +39,8 @@ class Shape:
 
 
 SHAPES: Final = (
-    Shape("ten tasks per session", 20_000, 10, Bound("at most", 6.5), Bound("at most", 0.256)),
-    Shape("one task per session", 20_000, 1, Bound("at most", 8.5), Bound("at most", 0.256)),
+    TaskLayout("ten tasks per session", 20_000, 10, Bound("at most", 6.5), Bound("at most", 0.256)),
+    TaskLayout("one task per session", 20_000, 1, Bound("at most", 8.5), Bound("at most", 0.256)),
 )
 
 
@@ -58,7 +58,7 @@ async def _compare_counts(many: int, rounds: int) -> list[Row]:
         append_small, append_large = await _fill(small, FEW), await _fill(large, many)
         await drive(small, CALLERS, 0.3, append_small)
         await drive(large, CALLERS, 0.3, append_large)
-        pairs: list[tuple[Cost, Cost]] = [
+        pairs: list[tuple[AppendCost, AppendCost]] = [
             (
                 await drive(small, CALLERS, ROUND_S, append_small),
                 await drive(large, CALLERS, ROUND_S, append_large),
@@ -78,14 +78,14 @@ async def _compare_counts(many: int, rounds: int) -> list[Row]:
     ]
 
 
-async def _fill(bench: Bench, tasks: int) -> Callable[[int], Awaitable[None]]:
-    """Makes the tasks; returns a call that updates the next one of them.
+async def _fill(bench: StoreBench, tasks: int) -> Callable[[int], Awaitable[None]]:
+    """Creates the tasks; returns a call that updates the next of them.
 
-    Callers walk over parts of their own, so that no two write one task at once.
+    Callers walk over disjoint parts, so no two write one task at once.
     """
     subjects = make_subjects(tasks)
 
-    async def update(subject: Subject) -> None:
+    async def update(subject: BenchTask) -> None:
         await bench.append(subject, subject.update(bench.epoch(subject), due=True))
 
     await do_all(subjects, update)
@@ -101,7 +101,7 @@ async def _fill(bench: Bench, tasks: int) -> Callable[[int], Awaitable[None]]:
     return update_next
 
 
-async def _weigh(shape: Shape) -> list[Row]:
+async def _weigh(shape: TaskLayout) -> list[Row]:
     async with open_bench() as bench:
         driver = await _take_leases(bench)
         subjects = make_subjects(shape.tasks, shape.tasks_per_session)
@@ -121,7 +121,9 @@ async def _weigh(shape: Shape) -> list[Row]:
     ]
 
 
-async def _begin(bench: Bench, subjects: list[Subject], shape: Shape, driver: Incarnation) -> None:
+async def _begin(
+    bench: StoreBench, subjects: list[BenchTask], shape: TaskLayout, driver: Incarnation
+) -> None:
     owner = mint("pr", Shard(0))
     for number, subject in enumerate(subjects):
         first = number % shape.tasks_per_session == 0
@@ -130,7 +132,7 @@ async def _begin(bench: Bench, subjects: list[Subject], shape: Shape, driver: In
         await bench.store.projections.index_now(IndexRow(owner, "echo", subject.task, BEGAN_MS))
 
 
-async def _end(bench: Bench, subjects: list[Subject], driver: Incarnation) -> None:
+async def _end(bench: StoreBench, subjects: list[BenchTask], driver: Incarnation) -> None:
     by_shard = defaultdict[Shard, set[str]](set)
     for subject in subjects:
         await bench.append(subject, subject.end(bench.epoch(subject), driver))
@@ -140,14 +142,14 @@ async def _end(bench: Bench, subjects: list[Subject], driver: Incarnation) -> No
         for first in range(0, len(names), MOST_AT_ONCE):
             part = names[first : first + MOST_AT_ONCE]
             if (await bench.store.archiver.archive(shard, part)).stay:
-                raise BenchBroken(f"sessions of shard {shard.tag} did not leave")
+                raise MeasurementError(f"sessions of shard {shard.tag} did not leave")
 
 
-async def _take_leases(bench: Bench) -> Incarnation:
+async def _take_leases(bench: StoreBench) -> Incarnation:
     driver = Incarnation("bench", 1)
     for shard in ALL_SHARDS:
         request = LeaseRequest(shard, driver, opens=True, wants_duty=False)
         lease = await bench.store.leases.extend(request, _LEASE_MS)
         if not isinstance(lease, Lease):
-            raise BenchBroken("a lease could not be had")
+            raise MeasurementError("a lease could not be had")
     return driver

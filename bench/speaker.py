@@ -1,7 +1,7 @@
-"""An agent that says what it is told to.
+"""An agent that sends the texts that it receives over HTTP.
 
-``python -m bench.speaker`` listens on loopback and prints one JSON line with its URL. ``SendStreamingMessage`` opens a
-task and its stream. The body of each ``POST /say`` is a chunk of one artifact there.
+``python -m bench.speaker`` listens on loopback and prints one JSON line with its URL. ``SendStreamingMessage`` opens
+a task and its stream. The body of each ``POST /say`` becomes a chunk of its one artifact.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, cast
 
 import orjson
 
+from bench.http_connection import HttpConnection
 from bench.light_tasks import WORKING, make_card
-from bench.line import Line
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.peers.serving import HOST
@@ -28,44 +28,46 @@ _STREAM_HEAD: Final = (
 
 
 @dataclass(slots=True)
-class Agent:
-    """What every connection shares: the card, and the streams that are open."""
+class SpeakerAgent:
+    """State shared by all connections: the card, and the open streams."""
 
     card: bytes
-    streams: list[Stream] = field(default_factory=list["Stream"])
+    streams: list[SpeakerStream] = field(default_factory=list["SpeakerStream"])
 
 
 @dataclass(slots=True)
-class Stream:
+class SpeakerStream:
     """The stream of one task."""
 
-    link: Link
+    link: SpeakerConnection
     call: JsonObject
     ids: JsonObject
     said: int = 0
 
     def open(self) -> None:
-        """Shows the task."""
+        """Sends the Task."""
         self.link.write(_STREAM_HEAD)
         task = {"id": self.ids["taskId"], "contextId": self.ids["contextId"]}
-        self._tell({"task": {**task, "status": {"state": WORKING}}})
+        self._send_event({"task": {**task, "status": {"state": WORKING}}})
 
     def say(self, text: str) -> None:
-        """One chunk."""
+        """Sends one chunk."""
         artifact: JsonObject = {"artifactId": "said", "parts": [{"text": text}]}
-        self._tell({"artifactUpdate": {**self.ids, "artifact": artifact, "append": self.said > 0}})
+        self._send_event(
+            {"artifactUpdate": {**self.ids, "artifact": artifact, "append": self.said > 0}}
+        )
         self.said += 1
 
-    def _tell(self, result: JsonObject) -> None:
+    def _send_event(self, result: JsonObject) -> None:
         answer = {"jsonrpc": "2.0", "id": self.call.get("id"), "result": result}
         event = b"data: " + orjson.dumps(answer) + b"\n\n"
         self.link.write(b"%x\r\n%b\r\n" % (len(event), event))
 
 
-class Link(Line):
+class SpeakerConnection(HttpConnection):
     """One connection."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: SpeakerAgent) -> None:
         super().__init__(asks=False)
         self._agent = agent
         self._path = b""
@@ -89,7 +91,7 @@ class Link(Line):
         number = len(self._agent.streams) + 1
         message = object_at(object_at(call, "params"), "message")
         context = text_at(message, "contextId") or f"context-{number}"
-        stream = Stream(self, call, {"taskId": f"{NAME}-{number}", "contextId": context})
+        stream = SpeakerStream(self, call, {"taskId": f"{NAME}-{number}", "contextId": context})
         self._agent.streams.append(stream)
         stream.open()
 
@@ -97,9 +99,9 @@ class Link(Line):
 async def _serve() -> None:
     listener = bind(HOST, 0)
     card = orjson.dumps(make_card(listener.url, streams=True) | {"name": NAME})
-    agent = Agent(card)
+    agent = SpeakerAgent(card)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Link(agent), sock=listener.socket)
+    server = await loop.create_server(lambda: SpeakerConnection(agent), sock=listener.socket)
     print(orjson.dumps({"agent": NAME, "url": listener.url}).decode(), flush=True)
     async with server:
         await server.serve_forever()

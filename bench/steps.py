@@ -1,4 +1,4 @@
-"""What callers send and what they expect: requests made of a template, a number and the ids that an answer named."""
+"""Requests and expected answers: requests are built from a template, a number and the ids that an answer named."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 import orjson
 
 NUMBER: Final = "########"
-"""Stands for a number of eight digits that no other request has."""
+"""Placeholder for a number of eight digits, unique per request."""
 CONTEXT: Final = "<context>"
 TASK: Final = "<task>"
-"""Stand for the ids that an answer named before."""
+"""Placeholders for the ids that a previous answer named."""
 SHOWN: Final = 300
-"""Bytes of a wrong answer that are told."""
+"""Bytes of a wrong answer that are reported."""
 _numbers: Final = itertools.count(1)
 
 
@@ -24,11 +24,11 @@ def _make_headers() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One request, to ``path`` below the URL of an order; ``body`` and ``headers`` have marks.
+class RequestStep:
+    """One request, to ``path`` below the URL of an order; ``body`` and ``headers`` contain placeholders.
 
-    Its answer has to contain ``expected``, and ``counted`` exactly ``times`` times. One that ``teaches`` names a task
-    and its context for the steps behind it.
+    Its answer has to contain ``expected``, and ``counted`` exactly ``times`` times. An answer to a step that
+    ``teaches`` names a task and its context for the following steps.
     """
 
     body: str
@@ -41,24 +41,24 @@ class Step:
 
 
 @dataclass(slots=True)
-class Progress:
-    """Where a caller is: the step that comes next, and the ids that it was told."""
+class CallerProgress:
+    """Position of a caller: its next step, and the ids that it has learned."""
 
     context: str = ""
     task: str = ""
     at: int = 0
 
     def learn(self, answer: bytes) -> None:
-        """Takes the ids of the task in an answer, of either binding."""
+        """Learns the ids of the task in an answer, of either binding."""
         said = orjson.loads(answer)
         task = said.get("result", said)["task"]
         self.context, self.task = task["contextId"], task["id"]
 
 
-class Request:
-    """A step towards one URL."""
+class PreparedRequest:
+    """A step bound to one URL."""
 
-    def __init__(self, url: str, step: Step) -> None:
+    def __init__(self, url: str, step: RequestStep) -> None:
         self.step = step
         host, target = split_url(url)
         headers = {"Host": host, "Content-Type": "application/json", **step.headers}
@@ -68,8 +68,8 @@ class Request:
         ]
         self._head = "\r\n".join(lines)
 
-    def write(self, key: str, progress: Progress) -> bytes:
-        """A whole request of a number of its own; ``key`` is the caller's, empty for one without."""
+    def write(self, key: str, progress: CallerProgress) -> bytes:
+        """A complete request with a unique number; ``key`` is the caller's, empty for none."""
         number = f"{next(_numbers):08d}"
         body = self.step.body.replace(NUMBER, number)
         body = body.replace(CONTEXT, progress.context).replace(TASK, progress.task)
@@ -78,16 +78,16 @@ class Request:
         return f"{head}{shown}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
     def find_fault(self, status: int, answer: bytes) -> str | None:
-        """What is wrong with an answer, or None."""
+        """The fault of an answer, or None."""
         step = self.step
-        told = f"{status}: {answer[:SHOWN].decode(errors='replace')}"
+        shown = f"{status}: {answer[:SHOWN].decode(errors='replace')}"
         if status != HTTPStatus.OK or step.expected.encode() not in answer:
-            return told
+            return shown
         counted = answer.count(step.counted.encode()) if step.counted else step.times
-        return f"{step.counted} {counted} times in {told}" if counted != step.times else None
+        return f"{step.counted} {counted} times in {shown}" if counted != step.times else None
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """What names host and port, and the target behind it."""
+    """Host and port, and the request target."""
     host, _, target = url.removeprefix("http://").partition("/")
     return host, f"/{target}"

@@ -1,7 +1,8 @@
-"""An agent that talks: ``python -m bench.talkative`` listens on loopback and prints one JSON line with its URL.
+"""A verbose agent: ``python -m bench.talkative`` listens on loopback and prints one JSON line with its URL.
 
-To ``SendStreamingMessage`` it says as much as the text asks for, until it is cancelled: ``kb=2`` in each status update,
-``every_ms=5`` between two of them, else as fast as it is read. To ``SendMessage`` it answers a Message at once.
+For ``SendStreamingMessage`` it sends status updates until it is cancelled: ``kb=2`` sets the size of each,
+``every_ms=5`` the interval; without it they are sent as fast as they are read. To ``SendMessage`` it answers a
+Message at once.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Final, cast
 
 import orjson
 
+from bench.http_connection import HttpConnection
 from bench.light_tasks import CANCELED, WORKING, make_card, refuse
-from bench.line import Line
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.peers.serving import HOST
@@ -32,8 +33,8 @@ _STREAM_HEAD: Final = (
 
 
 @dataclass(slots=True)
-class Talk:
-    """One task, which goes on until it is cancelled."""
+class TalkingTask:
+    """One task, which runs until it is cancelled."""
 
     task_id: str
     context_id: str
@@ -50,7 +51,7 @@ class Talk:
         }
 
     def say(self, number: int) -> JsonObject:
-        """A status update; no two are equal, which would be dropped."""
+        """A status update; all differ, since equal ones would be dropped."""
         text = f"{number:08d}" + "y" * (self.kb * _KB - 8)
         message: JsonObject = {
             "messageId": f"{self.task_id}-{number}",
@@ -60,7 +61,7 @@ class Talk:
         return self._update({"state": WORKING, "message": message})
 
     def end(self) -> JsonObject:
-        """The last update."""
+        """The final update."""
         return self._update({"state": self.state})
 
     def _update(self, status: JsonObject) -> JsonObject:
@@ -69,28 +70,28 @@ class Talk:
 
 
 @dataclass(slots=True)
-class Agent:
-    """What every connection shares."""
+class TalkativeAgent:
+    """State shared by all connections."""
 
     card: bytes
-    talks: dict[str, Talk] = field(default_factory=dict[str, Talk])
+    talks: dict[str, TalkingTask] = field(default_factory=dict[str, TalkingTask])
     streams: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
-    def begin(self, message: JsonObject) -> Talk:
-        """What a message asks for."""
+    def begin(self, message: JsonObject) -> TalkingTask:
+        """The update size and interval that a message requests."""
         said = " ".join(text_at(part, "text") for part in objects_at(message, "parts"))
         numbers = dict(one.split("=", 1) for one in said.split() if "=" in one)
         name = f"talk-{len(self.talks) + 1}"
         context = text_at(message, "contextId") or f"context-{name}"
         every_s = float(numbers.get("every_ms", 0)) / 1000
-        talk = self.talks[name] = Talk(name, context, int(numbers.get("kb", 2)), every_s)
+        talk = self.talks[name] = TalkingTask(name, context, int(numbers.get("kb", 2)), every_s)
         return talk
 
 
-class Link(Line):
-    """One connection. While the other side does not read, nothing is said."""
+class TalkativeConnection(HttpConnection):
+    """One connection. While the other side does not read, nothing is sent."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: TalkativeAgent) -> None:
         super().__init__(asks=False)
         self._agent = agent
         self._may_write = asyncio.Event()
@@ -102,7 +103,7 @@ class Link(Line):
     def resume_writing(self) -> None:
         self._may_write.set()
 
-    def lose(self, error: Exception | None) -> None:  # noqa: ARG002  whatever it was, nobody listens
+    def on_closed(self, error: Exception | None) -> None:  # noqa: ARG002  the reason does not matter
         self._may_write.set()
 
     def take(self, body: bytes) -> None:
@@ -136,19 +137,19 @@ class Link(Line):
             talk.state = CANCELED
         return {"result": talk.show()}
 
-    async def _talk(self, call: JsonObject, talk: Talk) -> None:
+    async def _talk(self, call: JsonObject, talk: TalkingTask) -> None:
         self.write(_STREAM_HEAD)
-        self._tell(call, {"task": talk.show()})
+        self._send_event(call, {"task": talk.show()})
         for number in itertools.count(1):
             if talk.state != WORKING or not self.is_open:
                 break
-            self._tell(call, talk.say(number))
+            self._send_event(call, talk.say(number))
             await asyncio.sleep(talk.every_s)
             await self._may_write.wait()
-        self._tell(call, talk.end())
+        self._send_event(call, talk.end())
         self.write(b"0\r\n\r\n")
 
-    def _tell(self, call: JsonObject, result: JsonObject) -> None:
+    def _send_event(self, call: JsonObject, result: JsonObject) -> None:
         event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
         self.write(b"%x\r\n%b\r\n" % (len(event), event))
 
@@ -163,9 +164,9 @@ def _compose(call: JsonObject, answer: JsonObject) -> bytes:
 async def _serve() -> None:
     listener = bind(HOST, 0)
     card = orjson.dumps(make_card(listener.url, streams=True) | {"name": NAME})
-    agent = Agent(card)
+    agent = TalkativeAgent(card)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Link(agent), sock=listener.socket)
+    server = await loop.create_server(lambda: TalkativeConnection(agent), sock=listener.socket)
     print(orjson.dumps({"agent": NAME, "url": listener.url}).decode(), flush=True)
     async with server:
         await server.serve_forever()

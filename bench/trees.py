@@ -1,6 +1,6 @@
 """Checkouts whose gateways are measured: this one, and another that takes turns with it.
 
-A gateway of either is known by its command line and by what it serves, never by its modules.
+A gateway of either is used through its command line and its API only, never through its modules.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from bench.rows import BenchBroken, Bound, Row, Spread
+from bench.rows import Bound, MeasurementError, Row, Spread
 from passerelle.demo.processes import Child, launch
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _NO_WORSE: Final = Bound("at most", 1.05)
-"""Two checkouts of the same commit differ by so much on cores that others use as well."""
+"""The difference between two checkouts of one commit on shared cores."""
 _Side = TypeVar("_Side")
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """A checkout with an environment of its own, as ``make`` makes it; its processes get ``environ`` too."""
+class Checkout:
+    """A checkout with the environment that ``make`` creates; its processes also get ``environ``."""
 
     root: Path
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -31,11 +31,11 @@ class Tree:
         """The checkout at ``root``.
 
         Raises:
-            BenchBroken: it has no environment.
+            MeasurementError: it has no environment.
         """
         tree = cls(root.absolute())
         if not tree.python.is_file():
-            raise BenchBroken(f"{tree.root} has no .venv: run make there first")
+            raise MeasurementError(f"{tree.root} has no .venv: run make there first")
         return tree
 
     @property
@@ -58,7 +58,7 @@ class Tree:
 async def take_turns(
     rounds: int, take: Callable[[_Side], Awaitable[float]], ours: _Side, base: _Side
 ) -> list[tuple[float, float]]:
-    """What each of the two takes in each round; every second round begins with the base."""
+    """The measures of both in each round; every second round begins with the base."""
     pairs: list[tuple[float, float]] = []
     for number in range(rounds):
         if number % 2:
@@ -70,6 +70,6 @@ async def take_turns(
 
 
 def compare(what: str, pairs: Sequence[tuple[float, float]], bound: Bound = _NO_WORSE) -> Row:
-    """What this tree takes by what the base takes, in pairs of rounds that followed each other."""
+    """The measure of this checkout ÷ that of the base, in pairs of consecutive rounds."""
     ratios = [ours / base for ours, base in pairs]
     return Row(f"{what} ÷ base", Spread.of(ratios), "ratio", bound)

@@ -1,4 +1,4 @@
-"""What others use: CPU time of processes, as the kernel counts it (Linux), and memory of processes and engines."""
+"""Resource usage of other processes: CPU time as the kernel counts it (Linux), and memory of processes and engines."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.rows import BenchBroken
+from bench.rows import MeasurementError
 from passerelle.store.connection import Endpoint
 from passerelle.store.info import parse_info
 from passerelle.store.topology import ask_once
 
 _PROC: Final = Path("/proc")
 _PASSING: Final = ("mem_aof_buffer", "mem_clients_normal")
-"""Memory of an engine that is no data: what waits to be written, and its connections."""
+"""Memory of an engine that is not data: write buffers and connections."""
 _FREEING_TRIES: Final = 100
 _FREEING_LOOK_S: Final = 0.05
 _PARENT: Final = 1
-"""Its place behind the name in ``/proc/<pid>/stat``; the name may hold spaces, so it counts from its end."""
+"""Index of the field after the name in ``/proc/<pid>/stat``; the name may contain spaces, so counting starts after
+it.
+"""
 _REST_SHARE: Final = 0.1
 _REST_TRIES: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
-    """Names processes and reads what each has used since it began, in CPU seconds."""
+class CpuMeter:
+    """Names processes and reads the CPU seconds that each has used since its start."""
 
     pids: Sequence[int]
 
@@ -36,17 +38,17 @@ class Meter:
         """CPU seconds in the order of ``pids``.
 
         Raises:
-            BenchBroken: a process is gone.
+            MeasurementError: a process has ended.
         """
         return [read_cpu_s(pid) for pid in self.pids]
 
     async def await_rest(self, look_s: float) -> None:
-        """Until each has used less than a tenth of a core between two looks, or for some looks.
+        """Waits until each has used less than a tenth of a core between two samples, at most for some samples.
 
-        What comes at intervals is no rest to wait for.
+        Periodic work never lets a process rest completely.
 
         Raises:
-            BenchBroken: a process is gone.
+            MeasurementError: a process has ended.
         """
         for _ in range(_REST_TRIES):
             before = self.read()
@@ -60,30 +62,30 @@ def read_cpu_s(pid: int) -> float:
     """User and system time of a process and all its threads, to the nanosecond.
 
     Raises:
-        BenchBroken: the process is gone.
+        MeasurementError: the process has ended.
     """
     try:
-        # The clock that clock_getcpuclockid(3) names for a process; Python has that function for threads only.
+        # The clock that clock_getcpuclockid(3) returns for a process; Python has that function for threads only.
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
-        raise BenchBroken(f"process {pid} is gone") from None
+        raise MeasurementError(f"process {pid} is gone") from None
 
 
 def read_resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM now.
+    """Resident memory of a process.
 
     Raises:
-        BenchBroken: the process is gone, or this system has no /proc.
+        MeasurementError: the process has ended, or this system has no /proc.
     """
     try:
         pages = (_PROC / str(pid) / "statm").read_text(encoding="ascii").split()[1]
     except OSError:
-        raise BenchBroken(f"process {pid} is gone, or there is no /proc to read") from None
+        raise MeasurementError(f"process {pid} is gone, or there is no /proc to read") from None
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def find_children(parent: int) -> list[int]:
-    """Processes that ``parent`` has started and that live."""
+    """Running child processes of ``parent``."""
     found: list[int] = []
     for entry in _PROC.iterdir():
         fields = _read_stat(int(entry.name)) if entry.name.isdecimal() else None
@@ -93,19 +95,19 @@ def find_children(parent: int) -> list[int]:
 
 
 async def read_used_bytes(endpoint: Endpoint) -> int:
-    """Memory that an engine uses for its data, once it has freed what was removed.
+    """Memory that an engine uses for its data, after it has freed removed keys.
 
     Raises:
-        BenchBroken: it is still busy freeing after some seconds.
+        MeasurementError: it is still busy freeing after some seconds.
         StoreUnavailable: it does not answer.
     """
     for _ in range(_FREEING_TRIES):
         info = parse_info(await ask_once(endpoint, "INFO", "memory"))
-        # A large stream is freed by a thread of the engine, after the command that removed it.
+        # A large stream is freed by an engine thread after the command that removed it.
         if info.get("lazyfree_pending_objects", "0") == "0":
             return int(info["used_memory"]) - sum(int(info.get(name, "0")) for name in _PASSING)
         await asyncio.sleep(_FREEING_LOOK_S)
-    raise BenchBroken("the engine does not come to an end of freeing memory")
+    raise MeasurementError("the engine does not come to an end of freeing memory")
 
 
 async def read_logged_bytes(endpoint: Endpoint) -> int:

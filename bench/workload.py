@@ -1,7 +1,7 @@
-"""What is appended in measurements of the store: tasks in the stored form, of the sizes that the bounds assume.
+"""The appends of store measurements: tasks in the stored form, of the sizes that the bounds assume.
 
-An event is 560 bytes as it is read, every second one with an A2A frame; a task's snapshot is 900 bytes.
-Nothing is decided here: the machines of ``passerelle.core`` cost their caller time, and not the store.
+An event is 560 bytes as it is read, every second one with an A2A frame; a task's snapshot is 900 bytes. The state
+machines of ``passerelle.core`` do not run here: they cost their caller time, not the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from passerelle.core.ids import SHARDS, Shard
 from tests.support.spelt_ids import compose_id
 
 EVENT_BYTES: Final = 560 - len('{"sequence":10,')
-"""What the caller makes of an event: the store writes its opening."""
+"""The caller's part of an event: the store writes its first members."""
 _SNAPSHOT_BYTES: Final = 900
 _SESSION_BYTES: Final = 250
 _THREAD_BYTES: Final = 350
@@ -38,12 +38,12 @@ _numbers: Final = itertools.count(1)
 
 
 def mint(prefix: str, shard: Shard) -> str:
-    """An id that nothing else in this process has."""
+    """An id that is unique in this process."""
     return compose_id(prefix, shard, BEGAN_MS, next(_numbers))
 
 
-def make_event(subject: Subject, facade: str | None) -> EncodedEvent:
-    """One event, with a frame when it has a facade id; it shares with its neighbours what real ones share."""
+def make_event(subject: BenchTask, facade: str | None) -> EncodedEvent:
+    """One event, with a frame when it has a facade id; it shares ids with other events as real ones do."""
     ids = f'"threadId":"{subject.thread}","taskId":"{subject.task}",'.encode()
     made = EncodedEvent(
         mint("ev", subject.shard),
@@ -65,8 +65,8 @@ def make_snapshot(session: str, size: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Subject:
-    """A task in a session that is written again and again; ``stamp`` is what the store holds."""
+class BenchTask:
+    """A task in a session that is written repeatedly; ``stamp`` is that of the stored state."""
 
     shard: Shard
     session: str
@@ -79,7 +79,7 @@ class Subject:
     _next_op: str = field(default="", repr=False)
 
     def update(self, shard_epoch: int, events: int = 1, *, due: bool = False) -> Batch:
-        """Some events and a new snapshot, as a run in progress writes them."""
+        """Some events and a new snapshot, as a running attempt writes them."""
         return self._compose(
             shard_epoch,
             events,
@@ -88,7 +88,7 @@ class Subject:
         )
 
     def accept(self, shard_epoch: int, driver: Incarnation, *, first_of_session: bool) -> Batch:
-        """The task begins, with eight events and all rows that a live task has."""
+        """The task begins, with eight events and all rows of an active task."""
         opening = (
             EntityWrite(
                 EntityRef(EntityKind.SESSION, self.session), ABSENT, (self._make(_SESSION_BYTES),)
@@ -110,7 +110,7 @@ class Subject:
         )
 
     def end(self, shard_epoch: int, driver: Incarnation) -> Batch:
-        """The task ends: the last event, the last snapshot, and every row of a live task is dropped."""
+        """The task ends: the last event, the last snapshot, and the removal of every row of an active task."""
         return self._compose(
             shard_epoch,
             1,
@@ -121,7 +121,7 @@ class Subject:
         )
 
     def settle(self, last: int) -> None:
-        """The last batch is stored, its last event at sequence ``last``."""
+        """Records that the last batch is stored, with its last event at sequence ``last``."""
         self.stamp = Stamp(self.stamp.version + 1, self._next_op)
         self.last = last
 
@@ -160,19 +160,19 @@ class Subject:
             open=open_,
             runs=runs,
             task_times=((self.task, BEGAN_MS),),
-            # Rows of the feed live until the relay has passed them on, so they are no part of a task's size.
+            # Feed rows are removed once the relay has processed them, so they are not part of a task's size.
             feed=False,
         )
 
 
-def make_subjects(count: int, tasks_per_session: int = 1) -> list[Subject]:
+def make_subjects(count: int, tasks_per_session: int = 1) -> list[BenchTask]:
     """Tasks spread over all shards."""
-    made: list[Subject] = []
+    made: list[BenchTask] = []
     for number in range(0, count, tasks_per_session):
         shard = Shard(number // tasks_per_session % SHARDS)
         session, thread = mint("se", shard), mint("th", shard)
         made += [
-            Subject(shard, session, mint("task", shard), thread, mint("run", shard))
+            BenchTask(shard, session, mint("task", shard), thread, mint("run", shard))
             for _ in range(min(tasks_per_session, count - number))
         ]
     return made

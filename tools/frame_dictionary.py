@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.kinds import MIXED_ORDER, Kind, Length, Scene, make_scenes
-from bench.stage import Setting, open_stage
+from bench.kinds import MIXED_ORDER, RoundPlan, WorkKind, WorkMix, make_scenes
+from bench.testbed import GatewaySetup, open_testbed
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.store.archive.archiver import split_into_segments
 from passerelle.store.archive.compression import zstd
@@ -31,15 +31,15 @@ _LATEST_MS: Final = 1 << 50
 _FOLDER: Final = Path("store/archive/dictionaries")
 
 
-async def play(scene: Scene) -> list[bytes]:
+async def play(scene: WorkMix) -> list[bytes]:
     """Sessions of a kind of work, in their plain form."""
     found = list[bytes]()
     for kind in scene.kinds:
-        async with open_stage(scene.setting) as stage:
+        async with open_testbed(scene.setting) as testbed:
             order = replace(kind.order, seconds=_SECONDS)
-            await stage.run(order, stage.ours, as_agent=kind.as_agent, lead=kind.lead)
-            url = f"unix://{stage.ours.find_endpoint().name}"
-            store = await Store.open(StoreSettings(url, stage.ours.process.data_dir / "blobs"))
+            await testbed.run(order, testbed.ours, as_agent=kind.as_agent, lead=kind.lead)
+            url = f"unix://{testbed.ours.find_endpoint().name}"
+            store = await Store.open(StoreSettings(url, testbed.ours.process.data_dir / "blobs"))
             try:
                 found += await read_sessions(store)
             finally:
@@ -62,9 +62,9 @@ async def read_sessions(store: Store) -> list[bytes]:
 
 async def train() -> zstd.ZstdDict:
     """A dictionary of all kinds of work."""
-    mixed = Scene(Setting("echo"), (Kind("conversations", MIXED_ORDER, None),))
+    mixed = WorkMix(GatewaySetup("echo"), (WorkKind("conversations", MIXED_ORDER, None),))
     samples = list[bytes]()
-    for scene in (mixed, *make_scenes(Length(1, _SECONDS))):
+    for scene in (mixed, *make_scenes(RoundPlan(1, _SECONDS))):
         samples += await play(scene)
     return zstd.train_dict(samples, _BYTES)
 

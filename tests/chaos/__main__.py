@@ -1,14 +1,13 @@
-"""Kills, cuts and restarts under delegated tasks: ``python -m tests.chaos [--seed N] [--short]``.
+"""Kills, cuts and restarts during delegated tasks: ``python -m tests.chaos [--seed N] [--short]``.
 
-Two gateways over one store call three agents; all of them are processes, and proxies between them see every byte. Each
-round plans errands of callers and meets them with a fault at each named point: processes are killed, connections are
-cut or held, a gateway is frozen around a send. Afterwards the agents know the truth, and everything is held against it.
-Then a gateway with many open runs is killed and started again; and gateways, once with their store, are killed at each
-point in the life of a question that an agent asks, whether a person answers it or the caller itself; and replicas are
-promoted that lack what was acknowledged last; and a cluster moves slots and promotes such a replica, which the long
-form has alone. Last, graphs of tasks, jobs, queues and schedules go on all at once, while gateways are killed at each
-tick and between. ``--approvals``, ``--tails``, ``--cluster`` and ``--work`` play one of these alone, ``--tasks`` the
-others.
+Two gateways over one store call three agents. All of them are processes, and proxies between them see every byte.
+Each round plans errands of callers and injects a fault at each named point: processes are killed, connections are cut
+or held, a gateway is frozen around a send. Afterwards everything is compared with the records of the agents. Further
+parts: a gateway with many open runs is killed and restarted; gateways, once with their store, are killed at each
+point in the life of an approval, answered by a person or by the caller; replicas without the last acknowledged writes
+are promoted; a cluster moves slots and promotes such a replica (long form only). In the last part graphs of tasks,
+jobs, queues and schedules run concurrently, while gateways are killed at and between ticks. ``--approvals``,
+``--tails``, ``--cluster`` and ``--work`` run one of these parts, ``--tasks`` the others.
 
 The seed is printed first. The same seed plans the same errands and faults in the same order.
 """
@@ -38,23 +37,23 @@ _Part: TypeAlias = Callable[[], Coroutine[None, None, list[str]]]
 
 ROUNDS: Final = 10
 LONG_ERRANDS: Final = 100
-"""Of each round of the long form: 1,000 together, and every fault ten times."""
+"""Errands per round of the long form: 1,000 in total, and every fault ten times."""
 TAILS: Final = 5
-"""Failovers that lose something; the short form has one."""
+"""Number of failovers with loss; the short form has one."""
 OPEN_RUNS: Final = 10_000
 SHORT_OPEN_RUNS: Final = 300
 WORK_ROUNDS: Final = 3
 WORK_SIZE: Final = 4
-"""Trees, waits and contexts of a round of the long form; the short one has one of each."""
+"""Trees, waits and contexts per round of the long form; the short form has one of each."""
 WORK_TICKS: Final = 12
 SHORT_WORK_TICKS: Final = 4
 _SHOWN_FAULTS: Final = 20
 
 
 async def run(seed: int, *, short: bool, only: str) -> list[str]:
-    """All parts; the lines of what did not hold.
+    """Runs all parts; returns one line per fault found.
 
-    They go one after the other, so that none takes another's time.
+    The parts run one after the other, so that none slows down another.
     """
     with tempfile.TemporaryDirectory(prefix="psr-chaos-") as name:
         folder = Path(name)

@@ -1,8 +1,8 @@
 """A scripted agent as a process that may be killed: ``python -m tests.chaos.agent NAME JOURNAL PORT URL``.
 
-``URL`` stands on its card: callers reach it through a proxy. It keeps its tasks in a journal, written before anybody is
-told, and goes on with them in its next life. Every message is counted by its id, in the line with what it made.
-``GET /truth`` says all of it. A text is ``<label> <verb> …``:
+``URL`` is on its card: callers reach it through a proxy. It keeps its tasks in a journal, written before any answer,
+and continues them after a restart. Every message is counted by its id, in the same journal line as its task. ``GET
+/truth`` returns everything. A text is ``<label> <verb> …``:
 
     work chunks=5 every=0.1     that many chunks of one artifact, seconds apart, then COMPLETED
     ask chunks=5 every=0.1      INPUT_REQUIRED first, then the same
@@ -29,12 +29,12 @@ from tests.support.scripted_tasks import TERMINAL, RemoteTask, Script, Transcrip
 
 _PACE: Final = re.compile(r"chunks=(\d+) every=([\d.]+)")
 _TICKS_PER_LINE: Final = 4
-"""No line of the journal stands for more: the times of a later life are later."""
+"""Upper bound of the ticks per journal line: the times of a later life are later."""
 _RESTING: Final = TERMINAL | {"INPUT_REQUIRED"}
 
 
 async def work(turn: Turn) -> None:
-    """Goes on wherever the task stands, so that a life can begin in its middle."""
+    """Continues from the task's state, so that a restart can begin in the middle."""
     found = _PACE.search(_first_text(turn))
     chunks, every_s = (int(found[1]), float(found[2])) if found else (1, 0.0)
     task = await turn.open()
@@ -49,13 +49,13 @@ async def work(turn: Turn) -> None:
 
 
 async def ask(turn: Turn) -> None:
-    """One question, before anything else."""
+    """Requests input once, before anything else."""
     task = await turn.open()
     task.status("INPUT_REQUIRED", "Shall I?")
 
 
 async def fail(turn: Turn) -> None:
-    """Tries, and gives up."""
+    """Works, then fails."""
     task = await turn.open()
     task.status("WORKING")
     task.status("FAILED", "It cannot be done.")
@@ -67,7 +67,7 @@ def _count_chunks(task: RemoteTask) -> int:
 
 
 def _first_text(turn: Turn) -> str:
-    """The words that the task began with: its first message, whichever this turn is about."""
+    """The text of the task's first message, whichever message this turn is about."""
     history = turn.task.record.get("history") if turn.task else None
     first = cast("list[JsonObject]", history)[0] if history else turn.message
     parts = cast("list[JsonObject]", first["parts"])
@@ -89,7 +89,7 @@ class LastingPeer(ScriptedPeer):
             self._remember(cast("JsonObject", orjson.loads(line)))
 
     def resume(self) -> None:
-        """Takes up every task that was at work when the last life ended."""
+        """Continues every task that was working when the last life ended."""
         for task in self.tasks.values():
             if task.state not in _RESTING:
                 history = cast("list[JsonObject]", task.record["history"])
@@ -105,11 +105,11 @@ class LastingPeer(ScriptedPeer):
                 self._start(turn, work)
 
     def list_routes(self) -> list[web.RouteDef]:
-        return [*super().list_routes(), web.get("/truth", self._tell_truth)]
+        return [*super().list_routes(), web.get("/truth", self._show_truth)]
 
-    async def _tell_truth(self, _: web.Request) -> web.Response:
-        told = {"messages": self._received, "tasks": [task.record for task in self.tasks.values()]}
-        return web.Response(body=orjson.dumps(told), content_type="application/json")
+    async def _show_truth(self, _: web.Request) -> web.Response:
+        entry = {"messages": self._received, "tasks": [task.record for task in self.tasks.values()]}
+        return web.Response(body=orjson.dumps(entry), content_type="application/json")
 
     def _remember(self, line: JsonObject) -> None:
         if "message" in line:
@@ -139,11 +139,11 @@ class LastingPeer(ScriptedPeer):
         return task
 
     def _count(self, message: JsonObject, task: RemoteTask | None) -> None:
-        """The message, and what it made, in one line: a life that ends has both or neither."""
-        told: JsonObject = {"message": message["messageId"]}
+        """The message and its task in one line: a life that is killed writes both or neither."""
+        entry: JsonObject = {"message": message["messageId"]}
         if task is not None:
-            told["task"] = task.record
-        self._journal.write(orjson.dumps(told) + b"\n")
+            entry["task"] = task.record
+        self._journal.write(orjson.dumps(entry) + b"\n")
         self._received[str(message["messageId"])] += 1
 
     def _choose(self, turn: Turn) -> Script:

@@ -1,4 +1,4 @@
-"""The agent of the errands: it asks in any dialect, again where the errand wants that, and then completes."""
+"""The agent of the errands: requests approval in any dialect, a second time if wanted, and completes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 AGENT: Final = "asker"
 VAULT: Final = "vault"
-"""The same agent under a name to which nothing goes without leave."""
+"""The same agent under a name that requires approval before each message."""
 QUIET: Final = "quiet"
-"""The same agent where it does not stream."""
+"""The same agent without streaming."""
 GREETING: Final = "hello"
-"""A message that any of them takes and has done at once."""
+"""A message that every agent accepts and completes at once."""
 LIFE_S: Final = 2
 
 
@@ -39,7 +39,7 @@ def name_agent(errand: Errand) -> str:
 
 @dataclass(slots=True)
 class AskingAgent:
-    """``errands`` by label; ``nudges`` are what an agent waits for that asks a second time."""
+    """``errands`` by label; ``nudges`` are awaited by an agent before its second request."""
 
     peer: ScriptedPeer = field(default_factory=lambda: ScriptedPeer(AGENT))
     quiet: ScriptedPeer = field(default_factory=lambda: ScriptedPeer(QUIET))
@@ -48,7 +48,7 @@ class AskingAgent:
         default_factory=lambda: defaultdict[str, asyncio.Event](asyncio.Event)
     )
     begun: dict[str, list[str]] = field(default_factory=lambda: defaultdict[str, list[str]](list))
-    """The agent's tasks by label: one for each time that it was sent the errand."""
+    """The agent's tasks by label: one for each time that it received the errand."""
     _asked_again: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
@@ -56,15 +56,15 @@ class AskingAgent:
         for peer in (self.peer, self.quiet):
             peer.on("ask", self._begin)
             peer.on(GREETING, go_on)
-            for word in ("", "Approved"):  # beside its form the yes of kagent has a word
+            for word in ("", "Approved"):  # the approval form of kagent also accepts a word
                 peer.on(word, self._take)
 
     def find_tasks(self, errand: Errand) -> list[str]:
-        """Its tasks at the agent."""
+        """The agent's tasks of an errand."""
         return self.begun[errand.label]
 
     def list_answers(self, errand: Errand) -> list[JsonObject]:
-        """What was sent to its tasks after they had begun."""
+        """Messages to its tasks after their first."""
         tasks = self.begun[errand.label]
         peer = self.peer if errand.streams else self.quiet
         return [one for one in peer.messages if one.get("taskId") in tasks]
@@ -78,7 +78,7 @@ class AskingAgent:
             await _ask(turn, errand, 1)
 
     async def _take(self, turn: Turn) -> None:
-        """An answer: the same is asked again where a grant is to answer it, else the work is done."""
+        """Handles an answer: repeats the request if a grant is to answer it, else completes the work."""
         task = await turn.open()
         label = next(label for label, ids in self.begun.items() if task.id in ids)
         errand = self.errands[label]

@@ -1,4 +1,4 @@
-"""A caller and a person in one: has the question of an errand asked, answers it, and stays until the task has ended."""
+"""A caller and a person in one: starts an errand, answers its approval request, and waits for the end of the task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from tests.chaos.approvals_agent import name_agent
 from tests.chaos.approvals_devices import Onlooker, greet_again
 from tests.chaos.approvals_phone import pair_phone
-from tests.chaos.approvals_plan import FOR_ALWAYS, TOLD, Death, Errand
+from tests.chaos.approvals_plan import FOR_ALWAYS, NOTIFIED, Death, Errand
 from tests.chaos.approvals_site import (
     PERSON,
     PHONE_OWNER,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ENDS_S: Final = 60.0
-"""An attempt of unknown outcome is repeated after its time to arrive; more than a minute is a fault."""
+"""An attempt with unknown outcome is repeated after its delivery grace; more than a minute is a fault."""
 _ANSWERED_S: Final = 45.0
-"""Within this a caller is told: whoever takes a dead gateway's message over waits for its lease and its arrival."""
+"""Time limit for an answer: a takeover of a message waits for the dead gateway's lease and the delivery grace."""
 _NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
 _ENDED: Final = frozenset(f"TASK_STATE_{one}" for one in ("COMPLETED", "CANCELED", "FAILED"))
 _ONCE: Final = ("allow_once", "answer")
@@ -48,7 +48,7 @@ _OTHERS: Final = {Death.AFTER_PUSH: PHONE_OWNER, Death.IN_WELCOME: TRAVELLER}
 
 @dataclass(slots=True)
 class Asker:
-    """Tries either gateway until one answers; ``onlookers`` are the devices at which the person looks."""
+    """Tries both gateways until one answers; ``onlookers`` are the person's devices."""
 
     site: ApprovalSite
     http: aiohttp.ClientSession
@@ -60,31 +60,31 @@ class Asker:
 
     @property
     def errand(self) -> Errand:
-        """What for."""
+        """The errand."""
         return self.snare.errand
 
     @property
     def person(self) -> str:
-        """In whose name the task is done."""
+        """The principal that the task is done for."""
         return _OTHERS.get(self.errand.death, PERSON)
 
     async def run(self) -> None:
-        """The whole errand.
+        """Runs the whole errand.
 
         Raises:
-            AssertionError: something did not come about.
+            AssertionError: a step did not happen in time.
         """
         if self.errand.death is Death.AFTER_PUSH and not self.site.has_phone:
             self.site.has_phone = True
             await pair_phone(self.site.url(self.site.choose(0)), name_key(PHONE_OWNER), self.pushes)
         await self._begin()
         await self._wait_before_answering()
-        await self._wait(self._go_on, "the task ends")
+        await self._wait(self._answer_open, "the task ends")
 
     async def _wait_before_answering(self) -> None:
         match self.errand.death:
             case Death.IN_SUPERSEDE:
-                [first] = await self._wait(self._list_open, "the question stands")
+                [first] = await self._wait(self._list_open, "the approval is open")
                 self.site.agent.nudges[self.errand.label].set()
 
                 async def find_next() -> bool:
@@ -92,9 +92,9 @@ class Asker:
                         view["actionId"] != first["actionId"] for view in await self._list_open()
                     )
 
-                await self._wait(find_next, "the next one stands")
+                await self._wait(find_next, "the next one is open")
             case Death.IN_WELCOME:
-                [view] = await self._wait(self._list_open, "the question stands")
+                [view] = await self._wait(self._list_open, "the approval is open")
                 action = str(view["actionId"])
 
                 async def is_listed() -> bool:
@@ -105,9 +105,9 @@ class Asker:
                 self.snare.is_live = True
                 await greet_again(self.site, name_key(self.person), action)
             case Death.IN_ESCALATION:
-                await self._wait(self._list_others, "somebody else may answer")
-            case death if death in TOLD:
-                await self._wait(self._has_been_told, "people are told")
+                await self._wait(self._list_others, "another person may answer")
+            case death if death in NOTIFIED:
+                await self._wait(self._is_notified, "people are notified")
             case _:
                 pass
 
@@ -130,7 +130,7 @@ class Asker:
             url = f"{self.site.url(gateway)}/agents/{name}"
             posted = {**body, "params": {"message": message}}
             async with self.http.post(url, json=posted, headers=headers) as response:
-                # Who only wants it begun leaves once there is a task.
+                # A caller that only starts the task leaves once it exists.
                 async for line in response.content:
                     if b'"task"' in line:
                         found = line.decode().partition('"task":{"id":"')[2].partition('"')[0]
@@ -140,8 +140,8 @@ class Asker:
 
         await self._try(send)
 
-    async def _go_on(self) -> bool:
-        """One look: whatever is open is answered; whether the task has ended."""
+    async def _answer_open(self) -> bool:
+        """One look: answers whatever is open; returns whether the task has ended."""
         for view in await self._list_open():
             if self.errand.way:
                 await self._reply(str(view["actionId"]))
@@ -161,22 +161,22 @@ class Asker:
             nudge.set()
 
     async def list_grants(self) -> list[JsonObject]:
-        """Those of the person."""
+        """The grants of the person."""
         return objects_at(await self._get("/v1/grants"), "grants")
 
     async def list_facts(self, action: str) -> list[JsonObject]:
-        """The audit of a question."""
-        told = await self._get("/v1/audit", {"actionId": action})
-        return [object_at(one, "fact") for one in objects_at(told, "facts")]
+        """The audit of an approval."""
+        read = await self._get("/v1/audit", {"actionId": action})
+        return [object_at(one, "fact") for one in objects_at(read, "facts")]
 
-    async def _has_been_told(self) -> bool:
+    async def _is_notified(self) -> bool:
         for view in await self._list_open():
-            told = list_told(await self.list_facts(str(view["actionId"])))
-            return TOLD[self.errand.death] in told
+            read = list_notifications(await self.list_facts(str(view["actionId"])))
+            return NOTIFIED[self.errand.death] in read
         return False
 
     async def _list_others(self) -> list[JsonObject]:
-        """What the second person may answer of this task."""
+        """The approvals of this task that the second person may answer."""
         views = objects_at(await self._get("/v1/approvals", who=SECOND), "pending")
         return [view for view in views if view.get("taskId") == self.task]
 
@@ -187,7 +187,7 @@ class Asker:
         return [view for view in views if view.get("state") == "pending"]
 
     async def _see(self, action: str) -> None:
-        """Nobody answers what their devices have not shown them."""
+        """Waits until the devices have shown the approval: no person answers what they have not seen."""
         looking = self.onlookers if self.person == PERSON else ()
 
         def is_shown() -> bool:
@@ -223,10 +223,10 @@ class Asker:
         await self._try(post)
 
     async def _reply(self, action: str) -> None:
-        """Answers in words over A2A, under one key until there is an answer.
+        """Answers with text over A2A, under one key until a gateway replies.
 
         Raises:
-            AssertionError: a gateway that lives gave none.
+            AssertionError: a running gateway did not reply.
         """
         key = self.decided.setdefault(action, f"key-{self.errand.label}-{len(self.decided)}")
         is_stream = self.errand.way == "stream"
@@ -298,7 +298,7 @@ class Asker:
         return await wait_until(look, _ENDS_S, what)
 
     async def _try(self, call: Callable[[int], Awaitable[T | None]]) -> T:
-        """The first answer of either gateway that is one; both may be away for a while."""
+        """The first usable answer of either gateway; both may be unavailable for a while."""
         deadline = time.monotonic() + _ENDS_S
         number = 0
         while time.monotonic() < deadline:
@@ -311,8 +311,8 @@ class Asker:
         raise AssertionError("no gateway answers")
 
 
-def list_told(facts: list[JsonObject]) -> list[tuple[str, str]]:
-    """The ways by which people were told of a question, each with its outcome, from the facts of the question."""
+def list_notifications(facts: list[JsonObject]) -> list[tuple[str, str]]:
+    """The ways by which people were notified of an approval, each with its outcome, from its facts."""
     said = [
         object_at(fact, "payload")
         for fact in facts

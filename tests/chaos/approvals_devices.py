@@ -1,4 +1,4 @@
-"""Devices that come back: what was open when their link broke is the first thing that they are shown again (P8)."""
+"""Devices that reconnect: what was open when their connection broke is shown to them first (P8)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BROKEN: Final = (OSError, TimeoutError, WebSocketException)
 
 @dataclass(slots=True)
 class Onlooker:
-    """A device of a person that dials again whenever its link breaks.
+    """A person's device that reconnects whenever its connection breaks.
 
-    ``place`` is the gateway that it prefers. ``shown`` are all questions that it has seen, ``closed`` those of them
-    that it knows to be; ``welcomes`` counts how often it was shown again what was open.
+    ``place`` is its preferred gateway. ``shown`` are all approvals that it has seen, ``closed`` those that it knows
+    to be closed; ``welcomes`` counts the snapshots of open approvals that it received.
     """
 
     site: ApprovalSite
@@ -41,18 +41,18 @@ class Onlooker:
     faults: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             with suppress(*_BROKEN):
                 async with open_channel(self.site.url(self.site.choose(self.place))) as channel:
                     await self._attend(channel)
-            await asyncio.sleep(0.1)  # a link that cannot stand is not dialled all the time
+            await asyncio.sleep(0.1)  # no busy loop when connections fail at once
 
     async def _attend(self, channel: RawChannel) -> None:
         await channel.send(compose_hello(self.key, f"dev_onlooker{self.place}"))
         first = await channel.read()
         if first["t"] != "welcome":
-            self.faults.append(f"a device that came back was told {first} first")
+            self.faults.append(f"a device that reconnected was sent {first} first")
             return
         await self._compare(first)
         while True:
@@ -63,7 +63,7 @@ class Onlooker:
                 self.shown |= {str(one["actionId"]) for one in frame["d"]["pending"]}
 
     async def _compare(self, welcome: ServerFrame) -> None:
-        """Whatever was shown before, and is not shown now, has been closed."""
+        """An approval that was shown before and is missing now must be closed."""
         pending = {str(one["actionId"]) for one in welcome["pending"]}
         self.welcomes += bool(pending & self.shown)
         self.shown |= pending
@@ -75,7 +75,7 @@ class Onlooker:
                 self.closed.add(action)
 
     async def _find(self, action: str) -> JsonObject | None:
-        """The question as it is now; None where nobody can say."""
+        """The current approval; None if no gateway can answer."""
         with suppress(aiohttp.ClientError, *_BROKEN):
             url = f"{self.site.url(self.site.choose(0))}/v1/approvals/{action}"
             headers = {"Authorization": f"Bearer {self.key}"}
@@ -86,10 +86,10 @@ class Onlooker:
 
 
 async def greet_again(site: ApprovalSite, key: str, action: str) -> None:
-    """A device greets a gateway that dies of it, and is shown the question by whoever it greets then.
+    """A device greets a gateway, which dies of it; the next gateway has to show the approval.
 
     Raises:
-        AssertionError: it was shown something else first, or not in time.
+        AssertionError: something else was shown first, or nothing in time.
     """
     number = 0
 
@@ -108,11 +108,11 @@ async def greet_again(site: ApprovalSite, key: str, action: str) -> None:
 
     before = site.deaths
     await wait_until(greet, _BACK_S, "a device is welcome")
-    assert site.deaths > before, "nobody died of the greeting"
+    assert site.deaths > before, "no gateway died of the greeting"
 
 
 def compose_hello(key: str, device: str) -> JsonObject:
-    """How a device greets that follows its inbox."""
+    """The hello of a device that follows its inbox."""
     return {
         "t": "hello",
         "v": 1,

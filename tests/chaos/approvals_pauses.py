@@ -1,4 +1,4 @@
-"""How an agent asks in each dialect: the recorded Tasks, with the label of the errand in what is asked."""
+"""The approval requests of each dialect: the recorded Tasks, with the label of the errand in the request."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _IDS: Final = {
     "langgraph": '"i1"',
     "cuga": '"c-1"',
 }
-"""What each calls its question; the rest are told apart by the message that asks."""
+"""The member that names the request, per dialect; the others are distinguished by their message."""
 
 
 def read_pause(errand: Errand, number: int = 0) -> JsonObject:
-    """The Task with which an agent of the dialect asks, after ``number`` other times of the same task."""
+    """The Task with which an agent of the dialect requests approval, after ``number`` previous requests."""
     says, token = _SAYS[errand.dialect]
     if errand.death is Death.IN_LAST_OF_GROUP:
         says, token = _GROUPS[errand.dialect]

@@ -1,4 +1,4 @@
-"""A phone that takes pushes, and the service that they go through."""
+"""A phone with push notifications, and its push service."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Pushes:
 
     @property
     def origin(self) -> str:
-        """Where it listens."""
+        """Its origin."""
         return self.made["origin"]
 
     async def list_topics(self, action: str) -> list[str]:
-        """The topics of the pushes about a question that were taken, while it was open."""
+        """The topics of accepted pushes about an approval while it was open."""
         async with httpx.AsyncClient(base_url=self.origin, trust_env=False) as http:
             seen = cast("list[JsonObject]", (await http.get("/seen")).json())
         return [
@@ -43,7 +43,7 @@ class Pushes:
 
 @asynccontextmanager
 async def run_pushes() -> AsyncGenerator[Pushes]:
-    """A push service in a process of its own."""
+    """A push service in a separate process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.support.push_service", stdout=asyncio.subprocess.PIPE
     )
@@ -56,7 +56,7 @@ async def run_pushes() -> AsyncGenerator[Pushes]:
 
 
 async def pair_phone(url: str, key: str, pushes: Pushes) -> None:
-    """Pairs a phone with its owner, and has it take pushes."""
+    """Pairs a phone with its owner and subscribes it to pushes."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as http:
         phone = PairedDevice(http)
         await phone.pair(key)

@@ -1,4 +1,4 @@
-"""Where a gateway dies in the life of a question, and in which dialect the question is asked."""
+"""The points in the life of an approval at which a gateway dies, and the dialect of the request."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 OWN: Final = "permission"
 WORDS: Final = "words"
-"""What an agent asks in a plain conversation, in which its caller answers over A2A."""
+"""The request of an agent in a plain conversation, in which its caller answers over A2A."""
 DIALECTS: Final = (OWN, "adk", "kagent", "agentstack", "strands", "langgraph", "cuga", "schema")
 _GROUPS: Final = ("adk", "kagent", "langgraph")
-"""Dialects with several questions in one pause that one message answers."""
+"""Dialects with several requests in one pause, answered by one message."""
 
 
 class Death(StrEnum):
-    """A moment that somebody beside the gateway can see: a proxy at the store or at the agent, or who is told."""
+    """A moment visible outside the gateway: to a proxy at the store or at the agent, or to a person."""
 
     BEFORE_OPEN = "before the question is stored"
     AFTER_OPEN = "after the question is stored"
@@ -31,8 +31,8 @@ class Death(StrEnum):
     IN_WELCOME = "while the inbox is read for a device that comes back"
     IN_ESCALATION = "before it is stored that more people may answer"
     BEFORE_RESOLVE = "before the answer is stored"
-    AFTER_RESOLVE = "after the answer is stored, before anybody is told"
-    AFTER_REPLY = "after the person is told, before anybody else is"
+    AFTER_RESOLVE = "after the answer is stored, before any notification"
+    AFTER_REPLY = "after the person is notified, before other people are"
     AFTER_CLAIM = "after the attempt to return it is stored"
     BEFORE_ARRIVAL = "after the look at the agent, before the answer arrives"
     AFTER_ARRIVAL = "after the answer has arrived, before the agent's word"
@@ -53,7 +53,7 @@ Where: TypeAlias = Literal["write", "reply", "read", "call", "answer", "person"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What passes there: bytes with all of the ``marks``, and unless it is ``anybodys``, with a name of the errand."""
+    """The bytes that pass at that point: they contain all ``marks``, and a name of the errand unless ``anybodys``."""
 
     where: Where
     marks: tuple[bytes, ...] = ()
@@ -96,14 +96,14 @@ PLACES: Final[dict[Death, Place]] = {
 }
 
 FOR_ALWAYS: Final = frozenset({Death.BEFORE_MINT, Death.AFTER_MINT, Death.IN_GRANT_USE})
-"""Deaths around an answer that holds for more than one question."""
+"""Deaths around an answer that covers more than one request."""
 HELD_BACK: Final = frozenset({Death.BEFORE_CONSUME, Death.AFTER_CONSUME})
-"""Deaths around a message that goes to the agent once somebody has allowed it."""
-TOLD: Final[dict[Death, tuple[str, str]]] = {
+"""Deaths around a message that is sent to the agent after a person has allowed it."""
+NOTIFIED: Final[dict[Death, tuple[str, str]]] = {
     Death.AFTER_NOTIFY: ("ws", "queued"),
     Death.AFTER_PUSH: ("webpush", "sent"),
 }
-"""Deaths after which people still have to be told before anybody answers: by which way, and what is stored of it."""
+"""Deaths after which people are still to be notified before anyone answers: the way, and the stored outcome."""
 _SLOW: Final = (
     Death.AFTER_CLAIM,
     Death.BEFORE_ARRIVAL,
@@ -112,7 +112,7 @@ _SLOW: Final = (
     Death.AFTER_CONSUME,
     Death.IN_EXPIRY,
 )
-"""Deaths that are followed by a wait: for a message that may be on its way, or until an act comes due again."""
+"""Deaths followed by a wait: for a message in flight, or until an act is due again."""
 
 
 CONVERSED: Final = (
@@ -128,15 +128,16 @@ CONVERSED: Final = (
     Death.BEFORE_RETURNED,
     Death.STORE,
 )
-"""Deaths in a conversation, those that are waited for first: the others are about people beside the caller."""
+"""Deaths in a conversation that are awaited first: the others concern people other than the caller."""
 Way: TypeAlias = Literal["", "unary", "stream"]
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One task, and the question of which a death is about; ``label`` stands in whatever is said and stored of it.
+    """One task, and the approval that a death is about; ``label`` is in all of its texts and records.
 
-    ``way`` is how the caller itself answers, empty where a person does over ``/v1``. ``streams`` is said of the agent.
+    ``way`` is how the caller itself answers; it is empty if a person answers over ``/v1``. ``streams`` is a property
+    of the agent.
     """
 
     label: str
@@ -147,9 +148,9 @@ class Errand:
 
 
 def plan(draw: Random, *, whole: bool) -> list[Errand]:
-    """Every death in every dialect in which there can be one, or each once with the dialects in turn.
+    """Every death in every possible dialect, or each death once with the dialects in turn.
 
-    What has to be waited for begins first.
+    Errands that take longest begin first.
     """
     pairs: list[tuple[Death, str]] = []
     first = draw.randrange(len(DIALECTS))
@@ -165,7 +166,7 @@ def plan(draw: Random, *, whole: bool) -> list[Errand]:
 
 
 def _plan_conversations(draw: Random, *, whole: bool) -> list[Errand]:
-    """Every death with every way to answer and kind of agent, or each once with these in turn."""
+    """Every death with every way to answer and kind of agent, or each death once with these in turn."""
     ways: list[tuple[Way, bool]] = [
         (way, streams) for way in ("unary", "stream") for streams in (True, False)
     ]
@@ -182,8 +183,8 @@ def _list_dialects(death: Death) -> tuple[str, ...]:
     if death is Death.IN_LAST_OF_GROUP:
         return _GROUPS
     if death is Death.IN_EXPIRY:
-        return (OWN,)  # no other one has a form for the end of a question
+        return (OWN,)  # no other dialect has a form for the withdrawal of a request
     if death in FOR_ALWAYS | {Death.IN_ESCALATION}:
-        # Words hold for once, and are those of whoever the work is done for.
+        # Text answers hold once, and are those of the principal that the work is done for.
         return tuple(one for one in DIALECTS if one != "schema")
     return DIALECTS

@@ -1,10 +1,10 @@
-"""A gateway dies at every point in the life of a question; afterwards nothing is lost, and nothing was done twice.
+"""A gateway dies at every point in the life of an approval; afterwards nothing is lost or done twice.
 
-Held against the stored facts and what the agent got: each question was closed once, each answer that was owed has one
-end, the agent was sent at most one answer to each of its questions, and none to a question that it asks no more. Each
-answer for always has one grant. Devices that come back are shown what is open before anything else.
+Checked against the stored facts and the agent's messages: each approval was closed once, each pending delivery has
+one end, and the agent received at most one answer to each request, and none to a withdrawn one. Each answer "always"
+has one grant. Devices that reconnect are shown open approvals first.
 
-Errands are independent of each other, so a few of them go on side by side, each in a lane of its own.
+Errands are independent, so a few run concurrently, each in its own lane.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from tests.chaos.approvals_asker import Asker, list_told
+from tests.chaos.approvals_asker import Asker, list_notifications
 from tests.chaos.approvals_devices import Onlooker
 from tests.chaos.approvals_phone import Pushes, run_pushes
-from tests.chaos.approvals_plan import FOR_ALWAYS, TOLD, Death, Errand, plan
+from tests.chaos.approvals_plan import FOR_ALWAYS, NOTIFIED, Death, Errand, plan
 from tests.chaos.approvals_site import PERSON, ApprovalSite, name_key, run_approval_site
 from tests.chaos.approvals_snares import GATEWAYS
 from tests.chaos.records import open_records
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 
 _LANES: Final = 3
 _GRANTED_S: Final = 20.0
-"""A grant is owed by a row: whoever had claimed it may have died, and then it comes back after 10 s."""
+"""A grant is created by a due row: if its claimer died, the row is due again after 10 s."""
 _RELAYED_S: Final = 10.0
-"""A task may end before its question is in the inbox: who copies it may have died, and the lease has to run out."""
+"""A task may end before its approval is in the inbox: if the relay's instance died, its lease has to expire first."""
 _ENDED_S: Final = 60.0
-"""A task may end before it is known what became of the answer: the term of the agent, and the claim of a dead one."""
+"""A task may end before the outcome of the answer is known: the agent's time limit, and the claim of a dead instance.
+"""
 _HTTP_S: Final = 20.0
 
 
 @dataclass(slots=True)
 class Lane:
-    """One site, the errands that are done there, and what is held against it."""
+    """One site, the errands that run there, and their checks."""
 
     site: ApprovalSite
     http: aiohttp.ClientSession
@@ -61,7 +62,7 @@ class Lane:
         )
 
     async def run(self, errands: deque[Errand]) -> None:
-        """Takes one errand after the other, as long as there are any; their tasks go on beside each other."""
+        """Starts one errand after the other as long as there are any; their tasks run concurrently."""
         looking = [asyncio.create_task(one.run()) for one in self.onlookers]
         running: list[asyncio.Task[None]] = []
         try:
@@ -69,7 +70,9 @@ class Lane:
                 errand = errands.popleft()
                 await self.site.await_one_up()
                 if errand.death is Death.STORE:
-                    await self.site.settle()  # whoever begins while its store is away ends at once
+                    await (
+                        self.site.settle()
+                    )  # an errand that begins while its store is down ends at once
                 snare = self.site.arm(errand)
                 self.askers.append(Asker(self.site, self.http, self.pushes, self.onlookers, snare))
                 running.append(asyncio.create_task(self._run(self.askers[-1])))
@@ -91,26 +94,26 @@ class Lane:
             await asker.run()
         except AssertionError as error:
             errand = asker.errand
-            told = f"{errand.label} ({errand.death}, {errand.dialect})"
-            self.faults.append(f"{told}: {error}")
+            name = f"{errand.label} ({errand.death}, {errand.dialect})"
+            self.faults.append(f"{name}: {error}")
 
-    # ------------------------------------------------------------ what is held against it
+    # ------------------------------------------------------------ checks
 
     async def _judge(self) -> None:
         snares = self.site.trapper.snares
         missed = [one.errand for one in snares if not one.sprung.is_set()]
-        self.faults += [f"{one.label}: nobody died {one.death}" for one in missed]
+        self.faults += [f"{one.label}: no gateway died {one.death}" for one in missed]
         self.faults += self.site.faults
         self.faults += [fault for one in self.onlookers for fault in one.faults]
         async with open_records(self.site.engine.url, self.site.folder) as records:
             await records.read()
             sessions = sorted({record.session_id for record in records.tasks.values()})
 
-            async def is_told() -> bool:
-                return not list_owed(await read_questions(records.store, sessions))
+            async def is_reported() -> bool:
+                return not list_pending(await read_questions(records.store, sessions))
 
-            with suppress(AssertionError):  # what has no end is told below, each by itself
-                await wait_until(is_told, _ENDED_S, "every answer has its end")
+            with suppress(AssertionError):  # an approval without an end is reported below
+                await wait_until(is_reported, _ENDED_S, "every answer has its end")
             questions = await read_questions(records.store, sessions)
         self.faults += judge_questions(questions)
         for asker in self.askers:
@@ -121,21 +124,21 @@ class Lane:
                 self.faults.append(f"{asker.errand.label}: {error}")
 
     def _judge_answers(self, errand: Errand) -> list[str]:
-        """What the agent got: the errand once, one answer to each question, and none to one that it asks no more."""
+        """The agent's messages: the errand once, one answer to each request, and none to a withdrawn one."""
         agent = self.site.agent
-        begun, told = agent.find_tasks(errand), agent.list_answers(errand)
+        begun, answers = agent.find_tasks(errand), agent.list_answers(errand)
         faults: list[str] = []
         if len(begun) > 1:
             faults.append(f"{errand.label}: the agent was sent it {len(begun)} times: {begun}")
-        if len(told) > (2 if errand.death is Death.IN_GRANT_USE else 1):
-            faults.append(f"{errand.label}: the agent was sent {len(told)} answers: {told}")
+        if len(answers) > (2 if errand.death is Death.IN_GRANT_USE else 1):
+            faults.append(f"{errand.label}: the agent was sent {len(answers)} answers: {answers}")
         stale = f"{errand.label}-0"
-        if errand.death is Death.IN_SUPERSEDE and any(stale in str(one) for one in told):
-            faults.append(f"{errand.label}: the agent was sent an answer that is stale: {told}")
+        if errand.death is Death.IN_SUPERSEDE and any(stale in str(one) for one in answers):
+            faults.append(f"{errand.label}: the agent was sent an answer that is stale: {answers}")
         return faults
 
     async def _judge_people(self, asker: Asker) -> list[str]:
-        """What people were told, and what they gave for always."""
+        """The notifications of people, and their grants."""
         errand, faults = asker.errand, list[str]()
         for action in asker.decided:
             facts = await asker.list_facts(action)
@@ -148,17 +151,17 @@ class Lane:
                 given = [one for one in await asker.list_grants() if one["actionId"] == action]
                 if len(given) != 1:
                     faults.append(f"{errand.label}: {action} has given {len(given)} grants")
-            sent = list_told(facts).count(TOLD[Death.AFTER_PUSH])
+            sent = list_notifications(facts).count(NOTIFIED[Death.AFTER_PUSH])
             topics = await self.pushes.list_topics(action)
             is_pushed = errand.death is Death.AFTER_PUSH
-            # Sent again it replaces itself, as often as a death comes between the push and its fact.
+            # A push that is sent again replaces itself; a death between the push and its fact repeats it.
             if sent != is_pushed or len(set(topics)) != is_pushed:
                 faults.append(f"{errand.label}: {sent} pushes are stored, {len(topics)} were sent")
         return faults
 
 
-def list_owed(questions: dict[str, Question]) -> list[str]:
-    """Questions that are closed with an answer of which nobody knows yet what became."""
+def list_pending(questions: dict[str, Question]) -> list[str]:
+    """Closed approvals whose answer has no outcome yet."""
     return [
         action
         for action, question in questions.items()
@@ -167,7 +170,7 @@ def list_owed(questions: dict[str, Question]) -> list[str]:
 
 
 def judge_questions(questions: dict[str, Question]) -> list[str]:
-    """Each question is closed once, and an answer that is owed has one end."""
+    """Each approval is closed once, and a pending delivery has one end."""
     faults: list[str] = []
     for action, question in questions.items():
         if not action:
@@ -180,7 +183,7 @@ def judge_questions(questions: dict[str, Question]) -> list[str]:
 
 
 async def run_approvals(folder: Path, draw: Random, *, whole: bool) -> list[str]:
-    """Every errand, and the lines of what did not hold."""
+    """Runs every errand; returns one line per fault found."""
     began_s = time.monotonic()
     planned = plan(draw, whole=whole)
     errands = deque(planned)

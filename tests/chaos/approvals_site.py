@@ -1,4 +1,4 @@
-"""Two gateways, one agent that asks in any dialect, a store that can be killed, and proxies that kill at a point."""
+"""Two gateways, one agent with all dialects, a store that can be killed, and proxies that kill at a point."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 PERSON: Final = "ada"
 PHONE_OWNER: Final = "pia"
-"""Whose phone is pushed to."""
+"""The person whose phone gets pushes."""
 TRAVELLER: Final = "vera"
-"""Whose device comes back while a gateway dies."""
+"""The person whose device reconnects while a gateway dies."""
 SECOND: Final = "grace"
-"""Who may answer as well after a while."""
+"""The person who may also answer after a while."""
 ESCALATES_MS: Final = 1_500
 _TOKEN: Final = "CHAOS_GATEWAY"
 _UP_S: Final = 60.0
@@ -56,13 +56,13 @@ _SCOPES: Final = (
 
 
 def name_key(person: str) -> str:
-    """The secret of somebody."""
+    """The key of a person."""
     return f"psr_approvals_{person}"
 
 
 @dataclass(slots=True)
 class Engine:
-    """A server with its log on disk, killed and started again over it."""
+    """A server with its log on disk, killed and restarted over it."""
 
     folder: Path
     process: subprocess.Popen[bytes] | None = None
@@ -73,27 +73,27 @@ class Engine:
         return f"unix://{self.folder / 'engine.sock'}"
 
     async def start(self) -> None:
-        """A life."""
+        """Starts it."""
         binary = redis_on_path() or find_engine(None)
         command = build_command(binary, EngineSettings(self.folder), self.folder / "engine.sock")
         self.process = start_process(command)
         await wait_until(lambda: answers(self.url), 20, "the store answers")
 
     def kill(self) -> None:
-        """Kill -9."""
+        """Kills it with SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(10)
 
     def stop(self) -> None:
-        """The end."""
+        """Stops it for good."""
         if self.process is not None:
             end_process(self.process)
 
 
 @dataclass(slots=True)
 class ApprovalSite:
-    """Everything that runs of one lane: it shares nothing with another one."""
+    """All processes of one lane, shared with no other lane."""
 
     folder: Path
     engine: Engine
@@ -102,7 +102,7 @@ class ApprovalSite:
     trapper: Trapper = field(init=False)
     deaths: int = 0
     has_phone: bool = False
-    """Whether the phone that takes pushes is paired."""
+    """Whether the phone with pushes is paired."""
     faults: list[str] = field(default_factory=list[str])
     _up: list[asyncio.Event] = field(
         default_factory=lambda: [asyncio.Event() for _ in range(GATEWAYS)]
@@ -113,33 +113,33 @@ class ApprovalSite:
         self.trapper = Trapper(self.spring, self.agent.find_tasks)
 
     def url(self, gateway: int) -> str:
-        """Where a gateway listens."""
+        """The URL of a gateway."""
         return self.gateways[gateway].url
 
     async def await_one_up(self) -> None:
-        """Until somebody is there to be killed: the other one may still be on its way back."""
+        """Waits until a gateway is up to be killed: the other one may still be starting."""
         await wait_until(lambda: any(up.is_set() for up in self._up), _UP_S, "a gateway is ready")
 
     def choose(self, number: int) -> int:
-        """A gateway that is up, the next one with each number; any of them while none is."""
+        """A running gateway, the next one with each number; any of them if none runs."""
         ready = [place for place, up in enumerate(self._up) if up.is_set()]
         return ready[number % len(ready)] if ready else number % len(self.gateways)
 
     async def start_gateway(self, number: int) -> None:
-        """A life."""
+        """Starts a gateway."""
         await self.gateways[number].start()
         self._up[number].set()
 
     def arm(self, errand: Errand) -> Snare:
-        """Sets the snare of an errand."""
+        """Arms the snare of an errand."""
         self.agent.errands[errand.label] = errand
         return self.trapper.arm(errand, is_live=errand.death is not Death.IN_WELCOME)
 
     def spring(self, snare: Snare, gateway: int) -> None:
-        """The gateway whose bytes these are dies, with the store if that was wanted, and comes back.
+        """Kills and restarts the gateway that these bytes belong to, and the store if the errand wants that.
 
         Raises:
-            Cut: always; the bytes go nowhere.
+            Cut: always; the bytes are dropped.
         """
         snare.is_taken = True
         snare.sprung.set()
@@ -162,7 +162,7 @@ class ApprovalSite:
             self.faults.append(f"{snare.errand.label}: a process did not come back: {error}")
 
     async def settle(self) -> None:
-        """Until everybody is back."""
+        """Waits until all processes are back."""
         while self._later:
             await asyncio.wait(self._later)
 
@@ -171,7 +171,7 @@ class ApprovalSite:
 async def run_approval_site(
     folder: Path, fork_server: ForkServer, push_origin: str
 ) -> AsyncGenerator[ApprovalSite]:
-    """Starts everything, and ends it."""
+    """Starts everything, and stops it at the end."""
     async with AsyncExitStack() as stack:
         home = folder / "engine"
         home.mkdir(parents=True)
@@ -217,9 +217,10 @@ async def run_approval_site(
 
 
 async def _meet_agents(site: ApprovalSite) -> None:
-    """Has each agent do one thing, and waits until it is stored how it behaves.
+    """Gives each agent one task, and waits until its behaviour is recorded.
 
-    A message that is lost on its way to an agent that nobody knows has an unknown outcome: its list proves nothing.
+    A message lost on the way to an agent whose behaviour is unknown has an unknown outcome: its task list proves
+    nothing.
     """
     headers = {"Authorization": f"Bearer {name_key(PERSON)}", "A2A-Version": "1.0"}
     async with aiohttp.ClientSession(headers=headers) as http:

@@ -1,4 +1,4 @@
-"""Snares: the proxies' eyes. Whoever writes or reads the bytes that one waits for is killed, and these go nowhere."""
+"""Snares in the proxies: the gateway that reads or writes the awaited bytes is killed, and the bytes are dropped."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ACTION: Final = re.compile(rb'"actionId":"(act_[0-9a-z]+)"')
 class Snare:
     """One armed death; ``sprung`` is set once it has happened.
 
-    ``names`` are the label of the errand, and the ids of its questions once they are known. One that is not
-    ``is_live`` yet waits for its errand to say so.
+    ``names`` are the label of the errand, and the ids of its approvals once they are known. A snare that is not
+    ``is_live`` yet waits for its errand to enable it.
     """
 
     errand: Errand
@@ -38,16 +38,16 @@ class Snare:
 
     @property
     def place(self) -> Place:
-        """Where it is laid."""
+        """The point of the death."""
         return PLACES[self.errand.death]
 
     def learn(self, data: bytes) -> None:
-        """Takes the ids of questions from what opens them."""
+        """Learns the ids of approvals from the bytes that open them."""
         if _REQUIRED in data and self.errand.label.encode() in data:
             self.names.update(_ACTION.findall(data))
 
     def fits(self, where: Where, data: bytes) -> bool:
-        """Whether these bytes are the ones that it waits for; only one is told so."""
+        """Whether these are the awaited bytes; True only once."""
         place = self.place
         if self.is_taken or not self.is_live or place.where != where:
             return False
@@ -57,27 +57,27 @@ class Snare:
 
 @dataclass(slots=True)
 class Trapper:
-    """All snares of a site, those whom they kill, and which tasks of the agent an errand has."""
+    """All snares of a site, the gateways that they kill, and the agent's tasks of each errand."""
 
     kill: Callable[[Snare, int], None]
-    """Raises ``Cut``: the bytes go nowhere."""
+    """Raises ``Cut``: the bytes are dropped."""
     find_tasks: Callable[[Errand], list[str]]
     snares: list[Snare] = field(default_factory=list[Snare])
 
     def arm(self, errand: Errand, *, is_live: bool) -> Snare:
-        """Sets the snare of an errand."""
+        """Arms the snare of an errand."""
         snare = Snare(errand, is_live)
         self.snares.append(snare)
         return snare
 
     def list_armed(self) -> list[Snare]:
-        """Those that nobody has sprung."""
+        """The snares that were never sprung."""
         return [snare for snare in self.snares if not snare.is_taken]
 
 
 @dataclass(slots=True)
 class StoreSnares:
-    """One connection of a gateway to the store. A reply does not say whose it is: what was written before does."""
+    """One connection of a gateway to the store. A reply does not name its errand, but the preceding write does."""
 
     trapper: Trapper
     gateway: int
@@ -104,7 +104,7 @@ class StoreSnares:
 
 @dataclass(slots=True)
 class AgentSnares:
-    """One connection of a gateway to the agent: a request is looked at once it names a task that it answers."""
+    """One connection of a gateway to the agent: a request is inspected once it names the task that it answers."""
 
     trapper: Trapper
     sent: bytes = b""
@@ -130,7 +130,7 @@ class AgentSnares:
 
     @property
     def _gateway(self) -> int:
-        """By the token that it shows to agents."""
+        """The gateway, by its token at the agent."""
         return next(n for n in range(GATEWAYS) if f"Bearer gateway-{n}".encode() in self.sent)
 
     def _answers(self, snare: Snare) -> bool:

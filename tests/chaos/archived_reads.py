@@ -1,4 +1,4 @@
-"""Every read of the caller, with all that is over in the archive and with all in memory: both are the same."""
+"""Compares every read of the caller with all ended sessions in the archive and with all in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN: Final = 2_000
 
 
 async def prove_reads(site: Site, store: Store, merges: Merges, key: str, verdict: Verdict) -> str:
-    """Compares them; a line about how many there were. The gateways are stopped, and one of them stands afterwards."""
+    """Compares the reads; returns their number as a line. One of the stopped gateways runs afterwards."""
     await _leave_all(store)
     await merges.merge_all()
     archived = await _read(site, key)
@@ -53,7 +53,7 @@ async def _read(site: Site, key: str) -> dict[str, str]:
 
 
 async def _leave_all(store: Store) -> None:
-    """What the gateways have not archived yet. They may do it meanwhile: then it stays here, and has left."""
+    """Archives what the gateways have not archived yet. If a gateway archives it at the same time, that counts too."""
     ended = await store.ended_sessions.find(ALL_SHARDS, _LATER_MS)
     parts = ((shard, part) for shard, some in ended.items() for part in split_into_segments(some))
     for segment in join_parts(parts):

@@ -1,7 +1,7 @@
-"""Callers who never give up: each runs one errand against whichever gateway answers, and keeps what it was told.
+"""Persistent callers: each runs one errand against whichever gateway answers, and logs what it received.
 
-A send that was cut off is repeated under its idempotency key; a stream that broke is resumed by its cursor. A send that
-was refused in plain words has failed: another message is sent in its place.
+A send that was cut is repeated under its idempotency key; a broken stream is resumed by its cursor. A send that was
+refused with an error has failed: the caller sends another message in its place.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ TERMINAL: Final = frozenset(
     f"TASK_STATE_{state}" for state in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 )
 _ANSWER_S: Final = 6.0
-"""Then the gateway may be frozen, and the other one is asked."""
+"""After this time without an answer the gateway may be frozen, and the other one is called."""
 _PAUSE_S: Final = 0.15
 _AWAY_S: Final = 6.5
-"""After a broken stream, for every second caller: long enough that somebody goes on with the task meanwhile."""
+"""Delay after a broken stream, for every second caller: long enough for another gateway to continue the task."""
 _POLL_S: Final = 0.25
 _MESSAGES: Final = 8
 _TRIES: Final = 4
 _SILENT_S: Final = 20.0
-"""Between two bytes of a stream: more than the comment that says that nothing happens."""
+"""Maximum silence of a stream: longer than the interval of keep-alive comments."""
 _TRY_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class Unknown(Exception):
-    """A task has failed since nobody can tell whether its agent has the message."""
+    """A task has failed because it is unknown whether its agent has the message."""
 
 
 class Refused(Exception):
@@ -53,24 +53,24 @@ class Refused(Exception):
 
 
 class Cut(Exception):
-    """No answer, or not all of it: nobody knows."""
+    """No answer or an incomplete one: the outcome is unknown."""
 
 
 @dataclass(slots=True)
-class Told:
-    """What a caller has of its errand in the end. ``frames`` are cursor and bytes, as they came, for one task."""
+class CallerLog:
+    """What a caller received for its errand. ``frames`` are cursor and bytes, in order, for one task."""
 
     errand: Errand
     messages: list[str] = field(default_factory=list[str])
     refusals: dict[str, str] = field(default_factory=dict[str, str])
-    """Message id -> the error that it was answered with."""
+    """Message id -> the error of its answer."""
     task: Answer | None = None
     answer: Answer | None = None
-    """A bare Message, where that was the answer."""
+    """A bare Message, if that was the answer."""
     frames: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
     resumed: int = 0
     away: int = 0
-    """How often no gateway could begin its stream."""
+    """How often no gateway could start its stream."""
     faults: list[str] = field(default_factory=list[str])
 
     @property
@@ -86,154 +86,154 @@ class Caller:
         self._site = site
         self._http = http
 
-    async def run(self, errand: Errand) -> Told:
-        """The whole errand, to its end or to the end of patience."""
-        told = Told(errand)
+    async def run(self, errand: Errand) -> CallerLog:
+        """Runs the whole errand, to its end or to the time limit."""
+        log = CallerLog(errand)
         try:
             async with asyncio.timeout(WITHIN_S):
-                await self._carry_out(told)
+                await self._carry_out(log)
         except TimeoutError:
-            told.faults.append(f"no end within {WITHIN_S:.0f} s")
+            log.faults.append(f"no end within {WITHIN_S:.0f} s")
         except Refused as error:
-            told.faults.append(f"refused: {error}")
+            log.faults.append(f"refused: {error}")
         self._site.ended.add(errand.label)
-        return told
+        return log
 
-    async def get_task(self, told: Told, gateway: int) -> Answer:
+    async def get_task(self, log: CallerLog, gateway: int) -> Answer:
         """The task as a gateway shows it."""
-        return await self._insist(gateway, told.errand.agent, "GetTask", {"id": told.task_id}, "")
+        return await self._insist(gateway, log.errand.agent, "GetTask", {"id": log.task_id}, "")
 
-    async def replay(self, told: Told, gateway: int) -> list[Answer]:
-        """What a gateway says behind the first frame that the caller had: the rest of its stream, to the end."""
-        again = Told(told.errand, task=told.task)
-        asked: JsonObject = {"id": told.task_id}
-        headers = {"A2A-Extensions": RESUME, "Last-Event-ID": told.frames[0][0]}
+    async def replay(self, log: CallerLog, gateway: int) -> list[Answer]:
+        """The replay of a gateway after the caller's first frame, to the end of the stream."""
+        again = CallerLog(log.errand, task=log.task)
+        asked: JsonObject = {"id": log.task_id}
+        headers = {"A2A-Extensions": RESUME, "Last-Event-ID": log.frames[0][0]}
         await self._read(again, gateway, "SubscribeToTask", asked, headers)
-        told.faults += again.faults
+        log.faults += again.faults
         return read_results(again)
 
     # ------------------------------------------------------------ errands
 
-    async def _carry_out(self, told: Told) -> None:
+    async def _carry_out(self, log: CallerLog) -> None:
         for number in range(1, _MESSAGES + 1):
-            message = f"{told.errand.label}-m{number}"
-            told.messages.append(message)
+            message = f"{log.errand.label}-m{number}"
+            log.messages.append(message)
             try:
-                if await self._try(told, message):
+                if await self._try(log, message):
                     return
             except Unknown as error:
-                told.refusals[message] = str(error)
-            # Nothing came of this one, or nobody can tell: the caller starts over.
-            told.task, told.frames = None, []
+                log.refusals[message] = str(error)
+            # The message had no effect, or its outcome is unknown: the caller starts over.
+            log.task, log.frames = None, []
             await asyncio.sleep(_PAUSE_S * 2**number)
-        raise Refused(f"{_MESSAGES} times: {told.refusals}")
+        raise Refused(f"{_MESSAGES} times: {log.refusals}")
 
-    async def _try(self, told: Told, message: str) -> bool:
-        """The errand with one message; whether it was taken."""
+    async def _try(self, log: CallerLog, message: str) -> bool:
+        """Runs the errand with one message; returns whether it was accepted."""
         try:
-            await self._send(told, message)
+            await self._send(log, message)
         except Refused as error:
-            told.refusals[message] = str(error)
+            log.refusals[message] = str(error)
             return False
-        if told.task is None:
+        if log.task is None:
             return True
-        if told.errand.way is Way.CANCEL:
-            await self._cancel(told)
-        elif told.errand.way is Way.ASK:
-            await self._reply(told)
-        await self._await_end(told)
+        if log.errand.way is Way.CANCEL:
+            await self._cancel(log)
+        elif log.errand.way is Way.ASK:
+            await self._reply(log)
+        await self._await_end(log)
         return True
 
-    async def _send(self, told: Told, message: str) -> None:
-        params = compose_send(told.errand, message)
-        if told.errand.way is Way.STREAM:
-            await self._stream(told, params, message)
+    async def _send(self, log: CallerLog, message: str) -> None:
+        params = compose_send(log.errand, message)
+        if log.errand.way is Way.STREAM:
+            await self._stream(log, params, message)
             return
-        if told.errand.way in {Way.BEGIN, Way.CANCEL}:
+        if log.errand.way in {Way.BEGIN, Way.CANCEL}:
             params["configuration"] = {"returnImmediately": True}
-        errand = told.errand
+        errand = log.errand
         result = await self._insist(errand.gateway, errand.agent, "SendMessage", params, message)
-        told.task, told.answer = result.get("task"), result.get("message")
-        _require_outcome(told)
+        log.task, log.answer = result.get("task"), result.get("message")
+        _require_outcome(log)
 
-    async def _reply(self, told: Told) -> None:
+    async def _reply(self, log: CallerLog) -> None:
         async def is_asked() -> bool:
-            told.task = await self.get_task(told, told.errand.gateway)
-            _require_outcome(told)
-            state = told.task["status"]["state"]
+            log.task = await self.get_task(log, log.errand.gateway)
+            _require_outcome(log)
+            state = log.task["status"]["state"]
             return state == "TASK_STATE_INPUT_REQUIRED" or state in TERMINAL
 
         while not await is_asked():
             await asyncio.sleep(_POLL_S)
-        message = f"{told.errand.label}-reply"
-        told.messages.append(message)
-        params = compose_send(told.errand, message)
+        message = f"{log.errand.label}-reply"
+        log.messages.append(message)
+        params = compose_send(log.errand, message)
         sent = cast("JsonObject", params["message"])
-        sent["taskId"], sent["parts"] = told.task_id, [{"text": f"{told.errand.label} yes"}]
+        sent["taskId"], sent["parts"] = log.task_id, [{"text": f"{log.errand.label} yes"}]
         params["configuration"] = {"returnImmediately": True}
-        errand = told.errand
+        errand = log.errand
         try:
             await self._insist(errand.gateway, errand.agent, "SendMessage", params, message)
         except Refused as error:
-            told.refusals[message] = str(error)
+            log.refusals[message] = str(error)
 
-    async def _cancel(self, told: Told) -> None:
+    async def _cancel(self, log: CallerLog) -> None:
         await asyncio.sleep(_POLL_S)
-        errand = told.errand
+        errand = log.errand
         try:
-            await self._insist(errand.gateway, errand.agent, "CancelTask", {"id": told.task_id}, "")
+            await self._insist(errand.gateway, errand.agent, "CancelTask", {"id": log.task_id}, "")
         except Refused as error:
-            # A repeat may find that the first one has worked.
+            # A repeated call may find that the first one succeeded.
             if "-32002" not in str(error):
                 raise
 
-    async def _await_end(self, told: Told) -> None:
-        for gateway in itertools.cycle((told.errand.gateway, 1 - told.errand.gateway)):
-            told.task = await self.get_task(told, gateway)
-            _require_outcome(told)
-            if told.task["status"]["state"] in TERMINAL:
+    async def _await_end(self, log: CallerLog) -> None:
+        for gateway in itertools.cycle((log.errand.gateway, 1 - log.errand.gateway)):
+            log.task = await self.get_task(log, gateway)
+            _require_outcome(log)
+            if log.task["status"]["state"] in TERMINAL:
                 return
             await asyncio.sleep(_POLL_S)
 
     # ------------------------------------------------------------ streams
 
-    async def _stream(self, told: Told, params: JsonObject, message: str) -> None:
-        """Frames until the task has ended; resumed as often as it breaks."""
+    async def _stream(self, log: CallerLog, params: JsonObject, message: str) -> None:
+        """Reads frames until the task has ended, and resumes after each break."""
         begun = {"Idempotency-Key": message}
-        for gateway in itertools.cycle((told.errand.gateway, 1 - told.errand.gateway)):
+        for gateway in itertools.cycle((log.errand.gateway, 1 - log.errand.gateway)):
             try:
-                if not told.frames:
-                    await self._read(told, gateway, "SendStreamingMessage", params, begun)
+                if not log.frames:
+                    await self._read(log, gateway, "SendStreamingMessage", params, begun)
                 else:
-                    told.resumed += 1
-                    asked: JsonObject = {"id": told.task_id}
-                    resumed = {"A2A-Extensions": RESUME, "Last-Event-ID": told.frames[-1][0]}
-                    await self._read(told, gateway, "SubscribeToTask", asked, resumed)
+                    log.resumed += 1
+                    asked: JsonObject = {"id": log.task_id}
+                    resumed = {"A2A-Extensions": RESUME, "Last-Event-ID": log.frames[-1][0]}
+                    await self._read(log, gateway, "SubscribeToTask", asked, resumed)
             except Cut:
-                is_away = told.frames and int(told.errand.label[-1]) % 2
+                is_away = log.frames and int(log.errand.label[-1]) % 2
                 await asyncio.sleep(_AWAY_S if is_away else _PAUSE_S)
-            if _has_ended(told):
-                _require_outcome(told)
+            if _has_ended(log):
+                _require_outcome(log)
                 return
 
     async def _read(
-        self, told: Told, gateway: int, method: str, params: JsonObject, headers: dict[str, str]
+        self, log: CallerLog, gateway: int, method: str, params: JsonObject, headers: dict[str, str]
     ) -> None:
         cursor = headers.get("Last-Event-ID")
         with _cutting():
             async with self._http.stream(
                 "POST",
-                self._find(gateway, told.errand.agent),
+                self._find(gateway, log.errand.agent),
                 content=_compose(method, params),
                 headers=headers,
                 timeout=httpx.Timeout(_ANSWER_S, read=_SILENT_S),
             ) as answer:
                 if answer.status_code in _TRY_AGAIN:
-                    told.away += 1
-                    if told.away % _TRIES:
+                    log.away += 1
+                    if log.away % _TRIES:
                         raise Cut
                 if cursor and answer.headers.get("a2a-stream-resumed") != "true":
-                    told.faults.append(f"a gap behind cursor {cursor}")
+                    log.faults.append(f"a gap behind cursor {cursor}")
                 if not answer.headers["content-type"].startswith("text/event-stream"):
                     body = cast("Answer", orjson.loads(await answer.aread()))
                     raise Refused(orjson.dumps(body.get("error")).decode())
@@ -241,8 +241,8 @@ class Caller:
                     body = cast("Answer", orjson.loads(data))
                     if "error" in body:
                         raise Refused(orjson.dumps(body["error"]).decode())
-                    told.frames.append((name, data))
-                    _take_frame(told, body["result"])
+                    log.frames.append((name, data))
+                    _take_frame(log, body["result"])
 
     # ------------------------------------------------------------ calls
 
@@ -252,7 +252,7 @@ class Caller:
         """The result of a call, from whichever gateway answers.
 
         Raises:
-            Refused: one has answered with an error, and no repeat could change that.
+            Refused: a gateway has answered with an error that no repeat can change.
         """
         tries = 0
         for place in itertools.cycle((gateway, 1 - gateway)):
@@ -288,9 +288,9 @@ class Caller:
         return f"{self._site.gateways[gateway].url}/agents/{agent}"
 
 
-def read_results(told: Told) -> list[Answer]:
-    """The frames of a stream without what only marks where they stand."""
-    results = [cast("Answer", orjson.loads(data)["result"]) for _, data in told.frames]
+def read_results(log: CallerLog) -> list[Answer]:
+    """The frames of a stream without members that only mark their position."""
+    results = [cast("Answer", orjson.loads(data)["result"]) for _, data in log.frames]
     for result in results:
         for member in result.values():
             member.get("metadata", {}).pop(RESUME, None)
@@ -300,7 +300,7 @@ def read_results(told: Told) -> list[Answer]:
 
 
 def compose_send(errand: Errand, message: str) -> JsonObject:
-    """The parameters of a send. The context is the caller's own: our label stands in all that is stored of it."""
+    """The parameters of a send. The caller chooses the context: its label is in everything that is stored."""
     return {
         "message": {
             "messageId": message,
@@ -313,7 +313,7 @@ def compose_send(errand: Errand, message: str) -> JsonObject:
 
 @contextlib.contextmanager
 def _cutting() -> Generator[None]:
-    """Every way in which an answer may break off is a ``Cut``."""
+    """Turns every way in which an answer may break off into a ``Cut``."""
     try:
         yield
     except (httpx.HTTPError, httpx.StreamError) as error:
@@ -334,30 +334,30 @@ async def _read_events(answer: httpx.Response) -> AsyncGenerator[tuple[str, byte
             yield cursor, line.removeprefix("data:").strip().encode()
 
 
-def _take_frame(told: Told, result: Answer) -> None:
-    """What a frame says of the task."""
+def _take_frame(log: CallerLog, result: Answer) -> None:
+    """Records what a frame contains about the task."""
     if "task" in result:
-        told.task = result["task"]
+        log.task = result["task"]
     elif "message" in result:
-        told.answer = result["message"]
-    elif "statusUpdate" in result and told.task is not None:
-        told.task["status"] = result["statusUpdate"]["status"]
-        told.task.setdefault("metadata", {}).update(result["statusUpdate"].get("metadata", {}))
+        log.answer = result["message"]
+    elif "statusUpdate" in result and log.task is not None:
+        log.task["status"] = result["statusUpdate"]["status"]
+        log.task.setdefault("metadata", {}).update(result["statusUpdate"].get("metadata", {}))
 
 
-def _require_outcome(told: Told) -> None:
-    """A task that ended because nobody can tell whether the agent has its message.
+def _require_outcome(log: CallerLog) -> None:
+    """Checks a task that ended because it is unknown whether its agent has the message.
 
     Raises:
-        Unknown: it is such a one; what is done about it is the caller's to say.
+        Unknown: it is such a task; the caller decides what to do.
     """
-    note = object_at(object_at(told.task or {}, "metadata"), STATUS_NOTE)
+    note = object_at(object_at(log.task or {}, "metadata"), STATUS_NOTE)
     if text_at(note, "reason") == "unknown_outcome":
-        raise Unknown(f"{told.task_id}: unknown_outcome")
+        raise Unknown(f"{log.task_id}: unknown_outcome")
 
 
-def _has_ended(told: Told) -> bool:
-    """Whether nothing more will come."""
-    return told.answer is not None or (
-        told.task is not None and told.task["status"]["state"] in TERMINAL
+def _has_ended(log: CallerLog) -> bool:
+    """Whether no more frames will follow."""
+    return log.answer is not None or (
+        log.task is not None and log.task["status"]["state"] in TERMINAL
     )

@@ -1,8 +1,8 @@
-"""A failover of a cluster that loses acknowledged writes, under tasks, open questions and callers that never pause.
+"""A cluster failover that loses acknowledged writes, under tasks, open approvals and continuous calls.
 
-Three primaries with a replica each, three gateways. Questions are asked and stay open; slots move under load; then the
-replica of one primary is cut off, more is begun and answered, the primary dies, and the cluster promotes the replica.
-What is left of the questions is answered after that. What may be lost and what may not is as in ``lost_tails``.
+Three primaries with a replica each, three gateways. Approvals are requested and stay open; slots move under load;
+then the replica of one primary is cut off, more tasks are begun and answered, the primary dies, and the cluster
+promotes the replica. The remaining approvals are answered after that. ``lost_tails`` defines what may be lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _AT_ONCE: Final = 32
 
 
 class ClusterView(StoreView):
-    """The same look at a store that stands on several nodes."""
+    """The same view of a store on several nodes."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -73,7 +73,7 @@ class ClusterView(StoreView):
 
 @dataclass(slots=True)
 class Load:
-    """Callers that send one short message after the other, to one gateway after the other."""
+    """Callers that send short messages one after the other, to the gateways in turn."""
 
     scene: Scene
     prefix: str
@@ -84,7 +84,7 @@ class Load:
 
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None]:
-        """Callers at work; they have their last answers when this ends."""
+        """Runs the callers; each has received its last answer when this ends."""
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for caller in range(_CALLERS):
@@ -101,20 +101,20 @@ class Load:
             self.errands.append(errand)
             began_s = time.monotonic()
             await self.scene.begin(errand)
-            # Who was answered while the replica was cut off may have been told what is lost.
+            # Callers that were answered while the replica was cut off may hold state that is lost.
             errand.is_early = errand.is_early and self.is_early
             self.answered_s.append(time.monotonic())
             self.took_s.append(self.answered_s[-1] - began_s)
             number += 1
 
     def longest_gap(self, since_s: float) -> float:
-        """For how long nobody had any answer, of the time since then."""
+        """The longest time without any answer, since then."""
         times = [since_s, *sorted(at for at in self.answered_s if at > since_s), time.monotonic()]
         return max(later - earlier for earlier, later in pairwise(times))
 
 
 async def run_cluster_tails(folder: Path, draw: Random) -> list[str]:
-    """One round; prints what was measured. The lines of what did not hold."""
+    """Runs one round; prints the measurements. Returns one line per fault found."""
     binary = redis_on_path()
     assert binary is not None, "redis-server is not on PATH"
     with run_replicated_cluster(binary) as cluster:
@@ -135,20 +135,20 @@ async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
     async with load.run():
         quiet_s = time.monotonic()
         await asyncio.sleep(_QUIET_S)
-        _tell("quiet", load, quiet_s, f"{len(asked)} questions open")
+        _describe("quiet", load, quiet_s, f"{len(asked)} questions open")
         moved_s = time.monotonic()
         async with asyncio.TaskGroup() as group:
             group.create_task(cluster.move_slots(source, target, _SLOTS))
             for errand in asked[::3]:
                 group.create_task(scene.reply(errand))
-        _tell(
+        _describe(
             f"{_SLOTS} slots moved",
             load,
             moved_s,
             f"{len(asked[::3])} questions answered meanwhile",
         )
         load.is_early = False
-        # Whoever still has a question has had it for long: its replica knows it.
+        # Errands with an open approval have had it for long: the replica has it.
         await cluster.await_replicated(target)
         there = [one for one in asked if cluster.serves(target, shard_of(one.task_id))]
         cluster.cut_replication(target)
@@ -157,7 +157,9 @@ async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
         in_tail += [asyncio.create_task(scene.reply(errand)) for errand in asked[1::3]]
         await asyncio.sleep(_TAIL_S)
         behind = cluster.count_behind(target)
-        _tell("replica cut off", load, cut_s, f"{len(asked[1::3])} questions answered meanwhile")
+        _describe(
+            "replica cut off", load, cut_s, f"{len(asked[1::3])} questions answered meanwhile"
+        )
         cluster.kill_primary(target)
         killed_s = time.monotonic()
         await cluster.await_promoted(target)
@@ -167,9 +169,9 @@ async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
         await asyncio.sleep(_QUIET_S)
         note = (
             f"{behind} bytes of {_TAIL_S:.0f} s gone, promoted after {promoted_s:.1f} s,"
-            f" {len(there)} of the questions stand there"
+            f" {len(there)} of the approvals are stored there"
         )
-        _tell("primary killed, replica behind", load, killed_s, note)
+        _describe("primary killed, replica behind", load, killed_s, note)
     await _check_open(scene, asked[2::3])
     every = [*early, *late, *load.errands]
     many = asyncio.Semaphore(_AT_ONCE)
@@ -192,12 +194,12 @@ async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
         flush=True,
     )
     if not noticed:
-        scene.faults.append("nobody noticed that anything was lost")
+        scene.faults.append("no gateway noticed a loss")
     return scene.faults
 
 
 async def _check_open(scene: Scene, asked: list[Errand]) -> None:
-    """Questions that nobody has answered are open all the same."""
+    """Approvals without an answer must still be open."""
     for errand in asked:
         task = object_at(await scene.read(errand) or {}, "result")
         state = text_at(object_at(task, "status"), "state")
@@ -213,7 +215,7 @@ def _plan(label: str, draw: Random, number: int, *, is_early: bool) -> Errand:
     return Errand(label, draw.choice(LASTING), f"{label} {verb} {pace}", number, is_early)
 
 
-def _tell(what: str, load: Load, since_s: float, note: str) -> None:
+def _describe(what: str, load: Load, since_s: float, note: str) -> None:
     took = sorted(
         took for took, at in zip(load.took_s, load.answered_s, strict=True) if at > since_s
     )

@@ -1,12 +1,12 @@
-"""A failover that loses acknowledged writes, under delegated tasks: a replica is promoted that was cut off before.
+"""A failover that loses acknowledged writes during delegated tasks: the promoted replica was cut off before.
 
-Two gateways over a primary and a replica behind one address, as a managed store has it. Tasks are begun and questions
-asked; the replica is cut off; more is said, begun and answered; the primary dies and the replica takes its place. In
-some rounds a gateway dies with it.
+Two gateways over a primary and a replica behind one address, like a managed store. Tasks are begun and input is
+requested; the replica is cut off; more is sent, begun and answered; the primary dies and the replica takes its place.
+In some rounds a gateway dies too.
 
-What may be lost: a task that was begun in the tail, of which its agent has no message then; an answer in the tail,
-which its caller is asked for again. What may not: a task from before, which ends as at its agent with all that the
-agent has made. No agent has a message twice, nothing is left open, and the lists say what the streams say.
+May be lost: a task that was begun in the tail, if its agent has no message then; an answer in the tail, which its
+caller is asked for again. Must not be lost: an older task, which ends as at its agent with all of the agent's output.
+No agent receives a message twice, nothing stays open, and the lists match the streams.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _WITHIN_S: Final = 120.0
 _CALL_S: Final = 6.0
 _PAUSE_S: Final = 0.3
 _AGED_S: Final = 4
-"""A server that began just before the last look at its primary is not known as promoted, and acts wait there."""
+"""A server that started just before the last check of its primary is not recognized as promoted, and acts wait there.
+"""
 _LOST: Final = re.compile(r"^passerelle_lost_tails_total\{.*\} ([\d.]+)$", re.MULTILINE)
 _REST: Final = frozenset({"TASK_STATE_WORKING", "TASK_STATE_SUBMITTED"})
 _ASKS: Final = "TASK_STATE_INPUT_REQUIRED"
@@ -74,10 +75,10 @@ class Errand:
 
 @dataclass(slots=True)
 class Scene:
-    """One round: its processes, and what did not hold."""
+    """One round: its processes, and the faults found."""
 
     open_view: Callable[[], StoreView]
-    """A look at the store as it stands at the end."""
+    """A view of the store at the end."""
     agents: dict[str, AgentProcess]
     gateways: list[GatewayProcess]
     http: httpx.AsyncClient
@@ -86,7 +87,7 @@ class Scene:
     async def call(
         self, errand: Errand, method: str, params: JsonObject, key: str = ""
     ) -> JsonObject | None:
-        """What either gateway answers; None where none did in time. ``key`` makes a repeat the same call."""
+        """The answer of either gateway; None if neither answered in time. ``key`` makes repeats idempotent."""
         body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         for turn in range(len(self.gateways)):
             gateway = self.gateways[(errand.gateway + turn) % len(self.gateways)]
@@ -101,7 +102,7 @@ class Scene:
         return None
 
     async def send(self, errand: Errand, text: str, message: str) -> JsonObject | None:
-        """A message whose caller does not wait for the end."""
+        """Sends a message without waiting for the end."""
         errand.said.add(message)
         sent: JsonObject = {
             "messageId": message,
@@ -113,7 +114,7 @@ class Scene:
         return await self.call(errand, "SendMessage", params, message)
 
     async def begin(self, errand: Errand) -> None:
-        """The task begins; its caller repeats itself until it is told of one."""
+        """Begins the task; the caller repeats the call until it receives a task."""
         within_s = time.monotonic() + _WITHIN_S
         answer: JsonObject | None = None
         while time.monotonic() < within_s:
@@ -126,16 +127,16 @@ class Scene:
         self.faults.append(f"{errand.label}: not begun: {answer}")
 
     async def read(self, errand: Errand) -> JsonObject | None:
-        """The task as a gateway shows it; None where nobody answers."""
+        """The task as a gateway shows it; None if no gateway answers."""
         return await self.call(errand, "GetTask", {"id": errand.task_id})
 
     async def reply(self, errand: Errand) -> None:
-        """Answers the agent's question once more."""
+        """Answers the agent's input request again."""
         errand.replies += 1
         await self.send(errand, f"{errand.label} yes", f"{errand.label}-r{errand.replies}")
 
     async def finish(self, errand: Errand) -> None:
-        """Stays with a task until it has ended, and answers whenever it asks."""
+        """Follows a task until it has ended, and answers each input request."""
         within_s = time.monotonic() + _WITHIN_S
         while errand.task_id and time.monotonic() < within_s:
             answer = await self.read(errand)
@@ -155,7 +156,7 @@ class Scene:
 
 
 async def run_lost_tails(folder: Path, draw: Random, rounds: int) -> list[str]:
-    """Prints a line for each round; the lines of what did not hold."""
+    """Prints a line for each round; returns one line per fault found."""
     faults: list[str] = []
     for number in range(rounds):
         home = folder / f"round-{number}"
@@ -202,7 +203,7 @@ async def _run_round(folder: Path, number: int, draw: Random) -> list[str]:
             flush=True,
         )
         if not sum(noticed) and not kills:
-            scene.faults.append(f"round {number}: nobody noticed that anything was lost")
+            scene.faults.append(f"round {number}: no gateway noticed a loss")
         return scene.faults
 
 
@@ -218,7 +219,7 @@ def asks(errand: Errand) -> bool:
 
 
 async def await_begun(scene: Scene, early: list[Errand]) -> None:
-    """Until every agent has its messages, and whoever is to be asked was: nothing is on its way at the cut."""
+    """Waits until every agent has its messages and every input request was made: nothing is in flight at the cut."""
 
     async def has_begun(errand: Errand) -> bool:
         task = object_at(await scene.read(errand) or {}, "result")
@@ -246,17 +247,17 @@ async def prove(scene: Scene, early: list[Errand], late: list[Errand]) -> None:
             elif errand.task_id and theirs is not None:
                 scene.faults.append(f"{errand.label}: its agent has it, and it is gone")
             continue
-        ours = (_read_state(errand.end), _read_text(errand.end))
-        if theirs is None or ours != (_read_state(theirs), _read_text(theirs)):
+        shown = (_read_state(errand.end), _read_text(errand.end))
+        if theirs is None or shown != (_read_state(theirs), _read_text(theirs)):
             said = None if theirs is None else _read_state(theirs)
             scene.faults.append(
-                f"{errand.label}: {ours[0]}, at its agent {said}; or its content differs"
+                f"{errand.label}: {shown[0]}, at its agent {said}; or its content differs"
             )
     scene.faults += await _verify(scene)
 
 
 async def _verify(scene: Scene) -> list[str]:
-    """``passerelle verify --rebuild``, and what is left over in the store, once all has settled."""
+    """Runs ``passerelle verify --rebuild``, and checks for leftovers in the store once all has settled."""
     view = scene.open_view()
     try:
         leaks: list[str] = []
@@ -283,8 +284,8 @@ async def _verify(scene: Scene) -> list[str]:
 
 
 async def count_noticed(scene: Scene, gateway: GatewayProcess) -> float:
-    told = (await scene.http.get(f"{gateway.url}/metrics")).text
-    return sum(float(found[1]) for found in _LOST.finditer(told))
+    page = (await scene.http.get(f"{gateway.url}/metrics")).text
+    return sum(float(found[1]) for found in _LOST.finditer(page))
 
 
 def _read_label(task: JsonObject) -> str:
@@ -309,7 +310,7 @@ async def open_scene(
     open_view: Callable[[], StoreView],
     names: tuple[str, ...] = GATEWAYS,
 ) -> AsyncGenerator[Scene]:
-    """Agents and gateways over a store that runs."""
+    """Starts agents and gateways over a running store."""
     async with AsyncExitStack() as stack:
         agents: dict[str, AgentProcess] = {}
         for name in LASTING:

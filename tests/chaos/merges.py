@@ -1,4 +1,4 @@
-"""Segments of the archive are merged beside everything else, and each merge is cut off somewhere in its middle."""
+"""Segments of the archive are merged concurrently with everything else, and each merge is interrupted in the middle."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from passerelle.store.store import Store
 
 _FEW: Final = 2
-"""A round has few segments of a shard."""
+"""A round has few segments per shard."""
 _PAUSE_S: Final = 0.01
 _LONGEST_S: Final = 0.2
 
 
 @dataclass
 class Merges:
-    """What was merged: segments, and how often somebody was cut off."""
+    """Statistics: merged segments, and interrupted merges."""
 
     store: Store
     merged: int = 0
     cut: int = 0
 
     async def merge_all(self) -> None:
-        """Once in each shard, to the end."""
+        """Merges each shard once, to the end."""
         for shard in ALL_SHARDS:
             await self.merge(shard)
 
     async def merge(self, shard: Shard) -> None:
-        """Once in this one, to the end."""
+        """Merges one shard once, to the end."""
         merge = replace(self.store.segment_merge, few=_FEW)
         self.merged += (await merge.merge(shard, self.store.clock.read_ms(shard), 8)).merged
 
     async def run(self) -> None:
-        """Until cancelled; the store may be away."""
+        """Runs until cancelled; the store may be unavailable."""
         chance = Random(1)
         while True:
             await asyncio.sleep(_PAUSE_S)
@@ -56,8 +56,8 @@ class Merges:
 
 
 @asynccontextmanager
-async def merge_beside(store: Store) -> AsyncGenerator[Merges]:
-    """Merges as long as it is open."""
+async def merge_meanwhile(store: Store) -> AsyncGenerator[Merges]:
+    """Merges for the duration of the block."""
     merges = Merges(store)
     running = asyncio.create_task(merges.run())
     try:

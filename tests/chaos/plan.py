@@ -1,7 +1,7 @@
-"""What will happen, by seed: the errands of callers, and the fault that meets each of them at a named point.
+"""The plan of a round, by seed: the errands of callers, and the fault that each meets at a named point.
 
-A fault waits for bytes, and those of its task may never come: another fault was there first. It is planned again then,
-at the end of the round, where little else happens.
+A fault waits for bytes that may never come, if another fault was there first. It is then planned again at the end of
+the round, when little else happens.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Final
 GATEWAYS: Final = ("one", "two")
 LASTING: Final = ("alpha", "beta")
 """Scripted agents, which keep their tasks when they are killed. Only the second one ever answers with a bare Message:
-of the first one an empty list proves that a message has not arrived."""
+an empty list of the first one proves that a message has not arrived.
+"""
 TALKER: Final = LASTING[1]
 SDK: Final = "report"
-"""An agent of the SDK. It keeps its tasks in memory, so nobody kills it."""
+"""An SDK agent. It keeps its tasks in memory, so it is never killed."""
 ERRANDS: Final = 60
-"""Of the shortest round: every fault has a place, and half of the errands meet none of their own."""
+"""Errands of the shortest round: every fault has one, and half of the errands have no fault."""
 SPREAD_S: Final = 24.0
-"""Over this long the errands without a turn in line are begun."""
+"""Period over which errands outside the line begin, in seconds."""
 _DEADLY_S: Final = 8.0
-"""Over this long those that kill an agent: the freeze waits for their end."""
+"""Period over which errands that kill an agent begin: the freeze waits for their end."""
 
 
 class Point(StrEnum):
@@ -47,7 +48,7 @@ AT_STORE: Final = frozenset(
 
 
 class Action(StrEnum):
-    """What is done there."""
+    """The action at that point."""
 
     KILL_GATEWAY = "gateway killed"
     LATE = "gateway killed, and its bytes late"
@@ -69,7 +70,7 @@ class Fault:
 
 
 class Way(StrEnum):
-    """How a caller goes about it."""
+    """How a caller runs its errand."""
 
     SEND = "send"
     STREAM = "stream"
@@ -82,7 +83,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One message to an agent, and what follows. ``label`` stands in every byte that matters, so proxies know it."""
+    """One message to an agent, and what follows. Proxies recognize it by ``label``, which is in all relevant bytes."""
 
     label: str
     agent: str
@@ -94,7 +95,7 @@ class Errand:
 
     @property
     def in_line(self) -> bool:
-        """Whether its fault takes a whole gateway: these come one after the other."""
+        """Whether its fault affects a whole gateway: these run one after the other."""
         return self.fault is not None and self.fault.action in {
             Action.KILL_GATEWAY,
             Action.LATE,
@@ -122,21 +123,21 @@ FAULTS: Final = (
     Fault(Action.HOLD, Point.BEFORE_COMPLETION),
     Fault(Action.FREEZE, Point.ON_THE_WAY),
 )
-"""All of them meet somebody in every round."""
+"""Points at which every fault occurs in each round."""
 
 _CANCELS: Final = frozenset({Point.CANCEL_ASKED, Point.CANCEL_TOLD})
 _STREAMS: Final = frozenset({Point.MID_STREAM, Point.AT_WORK})
 
 
 def plan_round(number: int, draw: Random, errands: int = ERRANDS) -> list[Errand]:
-    """The errands of one round: those in line first, in their order, then the others by when they begin."""
+    """The errands of one round: those in line first, in order, then the others by start time."""
     faults: list[Fault | None] = [*FAULTS]
     faults += [None] * (errands - len(faults))
     draw.shuffle(faults)
     planned = [
         _plan(f"r{number:02d}t{place:03d}", fault, draw) for place, fault in enumerate(faults)
     ]
-    # The freeze lasts longest, and nothing else may be down meanwhile: it comes last.
+    # The freeze lasts longest and nothing else may be down meanwhile: it comes last.
     line = sorted(
         (errand for errand in planned if errand.in_line),
         key=lambda errand: errand.fault is not None and errand.fault.action is Action.FREEZE,
@@ -146,7 +147,7 @@ def plan_round(number: int, draw: Random, errands: int = ERRANDS) -> list[Errand
 
 
 def plan_again(missed: list[Errand], number: int, first: int) -> list[Errand]:
-    """Errands for faults that have met nobody; ``first`` is the first place of theirs in the round."""
+    """Errands for faults that did not occur; ``first`` is their first index in the round."""
     labels = [f"r{number:02d}t{first + place:03d}" for place in range(len(missed))]
     pairs = zip(labels, missed, strict=True)
     return [replace(_plan(label, one.fault, Random(label)), begins_s=0) for label, one in pairs]
@@ -173,7 +174,7 @@ def _plan(label: str, fault: Fault | None, draw: Random) -> Errand:
 
 def _choose_way(fault: Fault | None, draw: Random) -> Way:
     if fault is None:
-        # The ways that take longest most often, so that every kill finds something at work.
+        # The ways that take longest are most frequent, so that every kill finds running work.
         ways: list[Way] = [*Way, Way.STREAM, Way.STREAM, Way.BEGIN, Way.BEGIN, Way.SEND]
         return draw.choice(ways)
     if fault.point in _CANCELS:
@@ -184,7 +185,7 @@ def _choose_way(fault: Fault | None, draw: Random) -> Way:
 
 
 def _choose_words(fault: Fault | None, way: Way, draw: Random) -> str:
-    """What the agent is told to do: how many chunks, and how many seconds apart."""
+    """The agent's script: number of chunks, and seconds between them."""
     match way:
         case Way.SAY | Way.FAIL:
             return way.value

@@ -1,4 +1,4 @@
-"""What the gateways have stored, read past them: every task, and the facts of a session."""
+"""Reads the gateways' stored data directly: every task, and the facts of a session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Records:
     )
 
     async def read(self) -> None:
-        """Reads them anew."""
+        """Reads them again."""
         self.tasks.clear()
         self.by_label.clear()
         refs = set(await self.store.inspection.list_entities())
@@ -50,9 +50,9 @@ class Records:
                     self.by_label[record.scope.context_id].append(record)
 
     def is_unsent(self, task_id: str | None) -> bool:
-        """Whether the record of a task says that its message never left: then it must not have reached its agent.
+        """Whether a task's record states that its message was never sent: then it must not have reached the agent.
 
-        It was cancelled while the agent was busy, or its agent was away at each try.
+        It was cancelled while the agent was busy, or its agent was unreachable at each attempt.
         """
         record = self.tasks.get((task_id or "").partition("~")[0])
         if record is None or any(attempt.remote_task_id for attempt in record.attempts):
@@ -60,7 +60,7 @@ class Records:
         return record.status is Status.CANCELLED or self.is_away(record)
 
     def is_away(self, record: TaskRecord) -> bool:
-        """Whether a task failed as its agent could not be reached, and no message is left whose fate is not known."""
+        """Whether a task failed because its agent was unreachable, and no message has an unknown outcome."""
         return (
             record.status is Status.FAILED
             and bool(record.attempts)
@@ -77,8 +77,8 @@ class Records:
         head = await self.store.log.read_head(StreamRef(StreamKind.SESSION, session))
         return 0 if head is None else head.sequence
 
-    async def tell_facts(self, session: str) -> list[str]:
-        """A line for each fact of a session."""
+    async def describe_facts(self, session: str) -> list[str]:
+        """One line per fact of a session."""
         lines: list[str] = []
         for entry in await read_stream(self.store.log, session):
             event = decode_event(entry.data, entry.frame, entry.facade)
@@ -89,6 +89,6 @@ class Records:
 
 @asynccontextmanager
 async def open_records(url: str, folder: Path) -> AsyncGenerator[Records]:
-    """A store of our own over the same server."""
+    """A separate store client on the same server."""
     async with await Store.open(StoreSettings(url, folder / "blobs")) as store:
         yield Records(store)

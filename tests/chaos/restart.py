@@ -1,7 +1,7 @@
-"""A gateway with many open runs is killed, engine and all, and started again.
+"""A gateway with many open runs is killed, engine included, and restarted.
 
-Its next life is ready soon, takes every run up again, and never has more calls under way at the agent than its limit
-says. Then the agent ends all of them, and every task completes.
+It is ready soon, resumes every run, and never exceeds its limit of concurrent calls at the agent. Then the agent ends
+all tasks, and each one completes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AGENT: Final = "light"
 LIMIT: Final = 16
-"""Calls that may be under way at the agent."""
+"""Limit of concurrent calls to the agent."""
 READY_S: Final = 10.0
 _CALLERS: Final = 12
 _PER_RUN_S: Final = 0.04
@@ -39,14 +39,14 @@ _WORKING: Final = "TASK_STATE_WORKING"
 
 @dataclass(slots=True)
 class Scene:
-    """The gateway, and the agent's own page of counts."""
+    """The gateway, and the agent's statistics page."""
 
     gateway: GatewayProcess
     agent_url: str
     http: httpx.AsyncClient
 
     async def open_runs(self, runs: int) -> list[str]:
-        """Begins tasks that stay open; the answers of those that did not begin."""
+        """Begins tasks that stay open; returns the answers of those that did not begin."""
         numbers = iter(range(runs))
         refused: list[str] = []
 
@@ -63,23 +63,23 @@ class Scene:
         return refused
 
     async def read_stats(self) -> dict[str, Any]:
-        """What the agent has counted."""
+        """The agent's statistics."""
         return cast("dict[str, Any]", (await self.http.get(f"{self.agent_url}/stats")).json())
 
-    async def tell(self, path: str) -> None:
-        """``reset`` or ``finish``, to the agent."""
+    async def post(self, path: str) -> None:
+        """Sends ``reset`` or ``finish`` to the agent."""
         await self.http.post(f"{self.agent_url}/{path}")
 
     async def has_driven_all(self) -> bool:
-        """Whether the gateway drives nothing any more: cheap to ask for, again and again."""
+        """Whether the gateway drives no more runs: cheap enough for polling."""
         try:
-            told = (await self.http.get(f"{self.gateway.url}/metrics")).text
+            found = (await self.http.get(f"{self.gateway.url}/metrics")).text
         except httpx.TimeoutException:
             return False  # ten thousand tasks end at once
-        return _DRIVES_NONE in told.splitlines()
+        return _DRIVES_NONE in found.splitlines()
 
     async def count_working(self) -> int:
-        """How many tasks the gateway says are at work."""
+        """Number of working tasks according to the gateway."""
         asked = {"status": _WORKING, "pageSize": "1"}
         url = f"{self.gateway.url}/agents/{AGENT}/tasks"
         answer = await self.http.get(url, params=asked, headers=self._headers)
@@ -124,14 +124,14 @@ async def _open_scene(folder: Path) -> AsyncGenerator[Scene]:
 
 
 async def reopen(folder: Path, runs: int) -> list[str]:
-    """Prints what it took; the lines of what did not hold."""
+    """Prints the times; returns one line per fault found."""
     patience_s = _PATIENCE_S + runs * _PER_RUN_S
     faults: list[str] = []
     async with _open_scene(folder) as scene:
         refused = await scene.open_runs(runs)
         faults += [f"restart: {len(refused)} runs were not begun: {refused[0]}"] if refused else []
         scene.gateway.kill()
-        await scene.tell("reset")
+        await scene.post("reset")
         began_s = time.monotonic()
         await scene.gateway.start()
         ready_s = time.monotonic() - began_s
@@ -149,13 +149,13 @@ async def reopen(folder: Path, runs: int) -> list[str]:
                 f" {again_s:.1f} s, at most {most} calls under way at the agent, which takes {LIMIT}",
                 flush=True,
             )
-            await scene.tell("finish")
+            await scene.post("finish")
             await wait_until(scene.has_driven_all, patience_s, f"{runs} tasks complete")
             if left := await scene.count_working():
-                faults.append(f"restart: {left} tasks are still at work, and nobody drives them")
+                faults.append(f"restart: {left} tasks are still working without a driver")
         except (AssertionError, httpx.TimeoutException) as error:
-            told = f"{error!r}; the agent has {await scene.read_stats()}"
-            return [*faults, f"restart: ready after {ready_s:.1f} s, then {told}"]
+            found = f"{error!r}; the agent has {await scene.read_stats()}"
+            return [*faults, f"restart: ready after {ready_s:.1f} s, then {found}"]
     if ready_s > READY_S:
         faults.append(f"restart: ready after {ready_s:.1f} s")
     if most > LIMIT:

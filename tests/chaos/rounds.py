@@ -1,4 +1,4 @@
-"""Rounds of errands and faults against one site, and the judgement of all of them together."""
+"""Rounds of errands and faults against one site, and the checks of all of them together."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from tests.chaos.archived_reads import prove_reads
-from tests.chaos.callers import WITHIN_S, Caller, Told
-from tests.chaos.merges import merge_beside
+from tests.chaos.callers import WITHIN_S, Caller, CallerLog
+from tests.chaos.merges import merge_meanwhile
 from tests.chaos.plan import Action, Errand, plan_again, plan_round
 from tests.chaos.proofs import Proof
 from tests.chaos.records import Records, open_records
 from tests.chaos.shown import Shown
 from tests.chaos.site import KEY, Site, run_site
-from tests.chaos.takeovers import tell_delays
+from tests.chaos.takeovers import describe_delays
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -33,26 +33,26 @@ _TOLD_LABELS: Final = 5
 
 
 async def run_rounds(folder: Path, draw: Random, rounds: int, errands: int) -> list[str]:
-    """Prints a line for each round and one for what was found; the lines of what did not hold."""
+    """Prints a line for each round and one for the result; returns one line per fault found."""
     async with (
         run_site(folder) as site,
         open_records(site.store.url, folder) as records,
         _open_http() as http,
     ):
         caller = Caller(site, http)
-        tolds: list[Told] = []
-        async with merge_beside(records.store) as merges:
+        logs: list[CallerLog] = []
+        async with merge_meanwhile(records.store) as merges:
             for number in range(rounds):
-                tolds += await _run_round(site, caller, number, plan_round(number, draw, errands))
+                logs += await _run_round(site, caller, number, plan_round(number, draw, errands))
             await site.settle()
-        proof = Proof(site, records, tolds)
+        proof = Proof(site, records, logs)
         verdict = await proof.prove()
         shown = Shown(site, caller, records, proof.truth, verdict)
-        await asyncio.gather(shown.prove(tolds), _verify(site, verdict))
+        await asyncio.gather(shown.prove(logs), _verify(site, verdict))
         _say(await prove_reads(site, records.store, merges, KEY, verdict))
         await _verify(site, verdict)
-        _say(_summarize(site, tolds, verdict))
-        return await _tell_faults(records, verdict)
+        _say(_summarize(site, logs, verdict))
+        return await _describe_faults(records, verdict)
 
 
 def _open_http() -> httpx.AsyncClient:
@@ -65,20 +65,22 @@ def _open_http() -> httpx.AsyncClient:
     return httpx.AsyncClient(headers=headers, trust_env=False, limits=limits)
 
 
-async def _run_round(site: Site, caller: Caller, number: int, plan: list[Errand]) -> list[Told]:
-    """One round, and once more the faults that have met nobody in it."""
+async def _run_round(
+    site: Site, caller: Caller, number: int, plan: list[Errand]
+) -> list[CallerLog]:
+    """One round, followed by the faults that did not occur in it."""
     began_s = time.monotonic()
-    tolds = await _run_plan(site, caller, plan)
+    logs = await _run_plan(site, caller, plan)
     for _ in range(_TIMES_AGAIN):
         if missed := site.traps.disarm_missed():
-            tolds += await _run_plan(site, caller, plan_again(missed, number, len(tolds)))
+            logs += await _run_plan(site, caller, plan_again(missed, number, len(logs)))
     sprung = sum(trap.sprung.is_set() for trap in site.traps.armed.values())
     took_s = time.monotonic() - began_s
-    _say(f"chaos: round {number}: {len(tolds)} errands in {took_s:.0f} s, {sprung} faults so far")
-    return tolds
+    _say(f"chaos: round {number}: {len(logs)} errands in {took_s:.0f} s, {sprung} faults so far")
+    return logs
 
 
-async def _run_plan(site: Site, caller: Caller, plan: list[Errand]) -> list[Told]:
+async def _run_plan(site: Site, caller: Caller, plan: list[Errand]) -> list[CallerLog]:
     others = {
         one.label: asyncio.create_task(_run_later(site, caller, one))
         for one in plan
@@ -93,20 +95,20 @@ async def _run_plan(site: Site, caller: Caller, plan: list[Errand]) -> list[Told
     return [*await asyncio.gather(*others.values()), *in_line]
 
 
-async def _run_later(site: Site, caller: Caller, errand: Errand) -> Told:
+async def _run_later(site: Site, caller: Caller, errand: Errand) -> CallerLog:
     await asyncio.sleep(errand.begins_s)
     site.traps.arm(errand)
     return await caller.run(errand)
 
 
 async def _run_line(
-    site: Site, caller: Caller, line: list[Errand], deadly: dict[str, asyncio.Task[Told]]
-) -> list[Told]:
-    """One fault that takes a gateway after the other: the next one begins when both are up.
+    site: Site, caller: Caller, line: list[Errand], deadly: dict[str, asyncio.Task[CallerLog]]
+) -> list[CallerLog]:
+    """Faults that affect a whole gateway, one after the other: the next one begins when both gateways are up.
 
-    While one is frozen no agent dies: what it sends later has to arrive.
+    While one is frozen no agent dies: the messages that it sends later have to arrive.
     """
-    running: list[asyncio.Task[Told]] = []
+    running: list[asyncio.Task[CallerLog]] = []
     for errand in line:
         for gateway in range(len(site.gateways)):
             await site.await_up(gateway)
@@ -123,8 +125,8 @@ async def _run_line(
     return list(await asyncio.gather(*running))
 
 
-async def _await_deaths(site: Site, deadly: dict[str, asyncio.Task[Told]]) -> None:
-    """Until each agent that was to die has died or has been spared, and is back."""
+async def _await_deaths(site: Site, deadly: dict[str, asyncio.Task[CallerLog]]) -> None:
+    """Waits until each agent that was to die has died or was spared, and is back."""
 
     def are_over() -> bool:
         return all(
@@ -136,7 +138,7 @@ async def _await_deaths(site: Site, deadly: dict[str, asyncio.Task[Told]]) -> No
 
 
 async def _verify(site: Site, verdict: Verdict) -> None:
-    """``passerelle verify``, as an operator runs it."""
+    """Runs ``passerelle verify``, as an operator would."""
     home = site.gateways[0].folder
     command = (sys.executable, "-m", "passerelle", "verify", "--config", "passerelle.yaml")
     process = await asyncio.create_subprocess_exec(
@@ -154,26 +156,26 @@ async def _verify(site: Site, verdict: Verdict) -> None:
             verdict.blame("", text)
 
 
-def _summarize(site: Site, tolds: list[Told], verdict: Verdict) -> str:
+def _summarize(site: Site, logs: list[CallerLog], verdict: Verdict) -> str:
     states = Counter(
-        told.task["status"]["state"].removeprefix("TASK_STATE_").lower() if told.task else "message"
-        for told in tolds
+        log.task["status"]["state"].removeprefix("TASK_STATE_").lower() if log.task else "message"
+        for log in logs
     )
     ended = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     dead = f"{len(site.deaths)} gateways and {site.agent_deaths} agents died"
     read = f"{verdict.streams} streams and {verdict.sessions} sessions were read back"
     lines = [
-        f"chaos: {len(tolds)} errands ({ended})",
+        f"chaos: {len(logs)} errands ({ended})",
         f"chaos: {verdict.refused} messages were refused and sent anew, {verdict.away} never left (agent away)",
         f"chaos: {dead}; {read}",
-        tell_delays(verdict.taken_up),
+        describe_delays(verdict.taken_up),
         *(f"chaos: frozen around a send: {line}" for line in verdict.frozen),
     ]
     return "\n".join(lines)
 
 
-async def _tell_faults(records: Records, verdict: Verdict) -> list[str]:
-    """Each fault, and behind the last one the facts of the errands that show them."""
+async def _describe_faults(records: Records, verdict: Verdict) -> list[str]:
+    """Lists each fault, and after the last one the facts of the errands that show them."""
     lines = [f"{fault.label}: {fault.what}" for fault in verdict.faults]
     for note in verdict.notes:
         _say(note)
@@ -181,7 +183,7 @@ async def _tell_faults(records: Records, verdict: Verdict) -> list[str]:
     for label in labels[:_TOLD_LABELS]:
         for record in records.by_label.get(label, [])[:1]:
             _say(f"\nfacts of {label}, {record.session_id}:")
-            for line in (await records.tell_facts(record.session_id))[:_MOST_FACTS]:
+            for line in (await records.describe_facts(record.session_id))[:_MOST_FACTS]:
                 _say(line)
     return lines
 

@@ -1,4 +1,4 @@
-"""The sample agent ``report``, made with the SDK, under an address that is not its own: ``… PORT URL``."""
+"""The sample agent ``report``, built with the SDK, with another address on its card: ``… PORT URL``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers see in the end, from either gateway: tasks as their agents have them, and streams without a hole."""
+"""What callers see at the end, from either gateway: tasks as at their agents, and streams without gaps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.chaos.site import KEY
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.demo.devices import DemoDevice
-    from tests.chaos.callers import Caller, Told
+    from tests.chaos.callers import Caller, CallerLog
     from tests.chaos.proofs import Truth
     from tests.chaos.records import Records
     from tests.chaos.site import Site
     from tests.chaos.verdict import Verdict
 
 _FOLLOWED: Final = 32
-"""Streams of one channel at a time: a channel takes 60 frames of its client in ten seconds, and each is one."""
+"""Concurrent streams per channel: a channel accepts 60 client frames in ten seconds, and each stream takes one."""
 
 
 _UNSENT: Final = ("TASK_STATE_CANCELED", "")
@@ -31,7 +31,7 @@ _UNSENT: Final = ("TASK_STATE_CANCELED", "")
 
 @dataclass(slots=True)
 class Shown:
-    """Asks both gateways for everything."""
+    """Reads everything from both gateways."""
 
     site: Site
     caller: Caller
@@ -39,52 +39,52 @@ class Shown:
     truth: Truth
     verdict: Verdict
 
-    async def prove(self, tolds: list[Told]) -> None:
-        """Each errand's task and stream, and each session."""
-        for told in tolds:
+    async def prove(self, logs: list[CallerLog]) -> None:
+        """Checks each errand's task and stream, and each session."""
+        for log in logs:
             try:
-                await self._prove_errand(told)
+                await self._prove_errand(log)
             except (Refused, Cut) as error:
-                self.verdict.blame(told.errand.label, f"cannot be read any more: {error!r}")
+                self.verdict.blame(log.errand.label, f"cannot be read any more: {error!r}")
         await self._prove_sessions()
 
-    async def _prove_errand(self, told: Told) -> None:
-        if told.errand.way is Way.SAY:
-            # One that waited for its agent was told so by a Task, and the answer is in that.
-            status = object_at(told.task or {}, "status")
-            parts = objects_at(told.answer or object_at(status, "message"), "parts")
-            if [text_at(part, "text") for part in parts] != [f"{told.errand.text} it is"]:
-                self.verdict.blame(told.errand.label, f"its answer is {told.answer or told.task}")
-        elif told.task_id is not None:
-            remote = self._find_remote(told.task_id)
+    async def _prove_errand(self, log: CallerLog) -> None:
+        if log.errand.way is Way.SAY:
+            # An errand that waited for its agent received a Task, which contains the answer.
+            status = object_at(log.task or {}, "status")
+            parts = objects_at(log.answer or object_at(status, "message"), "parts")
+            if [text_at(part, "text") for part in parts] != [f"{log.errand.text} it is"]:
+                self.verdict.blame(log.errand.label, f"its answer is {log.answer or log.task}")
+        elif log.task_id is not None:
+            remote = self._find_remote(log.task_id)
             for gateway in range(len(GATEWAYS)):
-                task = await self.caller.get_task(told, gateway)
-                said = _UNSENT if self.records.is_unsent(told.task_id) else read_whole(remote or {})
+                task = await self.caller.get_task(log, gateway)
+                said = _UNSENT if self.records.is_unsent(log.task_id) else read_whole(remote or {})
                 if read_whole(task) != said:
                     what = f"{GATEWAYS[gateway]} shows {task}, its agent has {remote}"
-                    self.verdict.blame(told.errand.label, what)
-            if told.frames:
-                await self._prove_stream(told)
+                    self.verdict.blame(log.errand.label, what)
+            if log.frames:
+                await self._prove_stream(log)
 
     def _find_remote(self, task_id: str) -> JsonObject | None:
         record = self.records.tasks.get(task_id.partition("~")[0])
         name = record.attempts[-1].remote_task_id if record and record.attempts else None
         return self.truth.tasks.get(name or "")
 
-    async def _prove_stream(self, told: Told) -> None:
-        """What was followed live, over every break, is what either gateway replays."""
+    async def _prove_stream(self, log: CallerLog) -> None:
+        """The live stream, over every break, equals the replay of either gateway."""
         self.verdict.streams += 1
-        live = read_results(told)[1:]
+        live = read_results(log)[1:]
         for gateway in range(len(GATEWAYS)):
-            replayed = await self.caller.replay(told, gateway)
+            replayed = await self.caller.replay(log, gateway)
             if replayed != live:
                 what = f"{len(live)} frames live, {len(replayed)} again from {GATEWAYS[gateway]}"
-                self.verdict.blame(told.errand.label, what)
+                self.verdict.blame(log.errand.label, what)
 
     # ------------------------------------------------------------ sessions
 
     async def _prove_sessions(self) -> None:
-        """Over channels, from the first event: every sequence once, up to the last one that is stored."""
+        """Over channels, from the first event: every sequence once, up to the last stored one."""
         labels = {
             record.session_id: record.scope.context_id for record in self.records.tasks.values()
         }
@@ -109,7 +109,7 @@ class Shown:
 
 
 def read_whole(task: JsonObject) -> tuple[str, str]:
-    """State and text of a task: what has to be the same on both sides."""
+    """State and text of a task, which have to be equal on both sides."""
     artifacts = objects_at(task, "artifacts")
     parts = [part for artifact in artifacts for part in objects_at(artifact, "parts")]
     return text_at(object_at(task, "status"), "state"), "".join(

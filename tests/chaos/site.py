@@ -1,7 +1,7 @@
-"""Two gateways over one store, three agents, and a proxy on every way between them. All of it real processes.
+"""Two gateways over one store, three agents, and a proxy on every connection between them, all as real processes.
 
-Who is killed is started again at once, on the same port; a gateway is another instance then, and an agent goes on with
-its journal. What the dead one drove is read from the store before anybody can have taken it.
+A killed process is restarted at once, on the same port; a gateway gets a new instance id, and an agent continues from
+its journal. The runs of a dead gateway are read from the store before another one can take them over.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _HERE: Final = {"PYTHONPATH": str(ROOT), "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED":
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A gateway that was killed or frozen: when, and the tasks that it drove, with the end of their lease.
+    """A gateway that was killed or frozen: the time, and its runs with the end of their lease.
 
-    ``at_s`` is a time of our monotonic clock, ``at_ms`` the same of the wall, which is on facts.
+    ``at_s`` is monotonic time of this process, ``at_ms`` the same moment in wall-clock time, as on facts.
     """
 
     gateway: int
@@ -62,7 +62,7 @@ class Death:
 
 @dataclass(slots=True, eq=False)
 class AgentProcess:
-    """An agent in as many lives as it takes, behind one proxy at ``url``."""
+    """An agent over several lives, behind one proxy at ``url``."""
 
     name: str
     folder: Path
@@ -71,13 +71,13 @@ class AgentProcess:
     child: Child | None = None
 
     async def start(self) -> None:
-        """Starts a life.
+        """Starts the process.
 
         Raises:
-            CheckFailed: it ended by itself. One that is killed while it starts has another life already.
+            CheckFailed: it ended by itself. If it was killed while starting, the next process runs already.
         """
-        told = (self.name, str(self.folder / f"{self.name}.journal"))
-        module = ("tests.chaos.sdk_agent",) if self.name == SDK else ("tests.chaos.agent", *told)
+        options = (self.name, str(self.folder / f"{self.name}.journal"))
+        module = ("tests.chaos.sdk_agent",) if self.name == SDK else ("tests.chaos.agent", *options)
         child = start(self.name, (*module, str(self.port), self.url), self.folder, _HERE)
         self.child = child
         try:
@@ -87,21 +87,21 @@ class AgentProcess:
                 raise
 
     def kill(self) -> bool:
-        """Kill -9; whether there was a life to take."""
+        """Kills it with SIGKILL; returns whether it was running."""
         child, self.child = self.child, None
         if child is not None:
             child.kill()
         return child is not None
 
     async def read_truth(self) -> JsonObject:
-        """What it has received and made; of the SDK's agent, what it has received."""
+        """The messages that it received and its tasks; for the SDK's agent, only the messages."""
         path = "stats" if self.name == SDK else "truth"
         async with httpx.AsyncClient(trust_env=False, timeout=20) as http:
             answer = await http.get(f"http://127.0.0.1:{self.port}/{path}")
         return cast("JsonObject", answer.json())
 
     async def list_tasks(self) -> list[JsonObject]:
-        """Every task, as an A2A caller is told."""
+        """Every task, as an A2A caller sees it."""
         found: list[JsonObject] = []
         token = ""
         async with httpx.AsyncClient(trust_env=False, timeout=20) as http:
@@ -120,7 +120,7 @@ class AgentProcess:
 
 @dataclass(slots=True)
 class Site:
-    """Everything that runs. ``deaths`` are of gateways, in their order; ``ended`` the labels whose caller is done."""
+    """All processes. ``deaths`` are of gateways, in order; ``ended`` are the labels whose caller is done."""
 
     folder: Path
     store: StoreView
@@ -141,20 +141,20 @@ class Site:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Where a command of the product finds the secrets of the configuration."""
+        """Environment with the secrets of the configuration, for commands of the product."""
         return {**os.environ, _TOKEN: GATEWAYS[0]}
 
     async def await_up(self, gateway: int) -> None:
-        """Until a gateway is ready."""
+        """Waits until a gateway is ready."""
         async with asyncio.timeout(_BACK_S):
             await self._up[gateway].wait()
 
     def is_up(self, gateway: int) -> bool:
-        """Whether a gateway is ready, as far as we know."""
+        """Whether a gateway is ready, as far as this process knows."""
         return self._up[gateway].is_set()
 
     async def start_gateway(self, gateway: int) -> None:
-        """Starts a life, and learns its instance id: one at a time, so that a new id is its own."""
+        """Starts a gateway and reads its instance id. Gateways start one at a time, so that a new id belongs to it."""
         async with self._starting:
             await self.gateways[gateway].start()
             for name in self.store.list_instances():
@@ -162,9 +162,9 @@ class Site:
         self._up[gateway].set()
 
     def kill_gateway(self, gateway: int) -> None:
-        """Kill -9, and another life."""
+        """Kills a gateway with SIGKILL and restarts it."""
         os.kill(self._find_pid(gateway), signal.SIGKILL)
-        self._bury(gateway, "killed")
+        self._record_death(gateway, "killed")
         self._detach(self._revive(gateway))
 
     def kill_agent(self, name: str) -> None:
@@ -175,10 +175,10 @@ class Site:
             self._detach(agent.start())
 
     async def freeze(self, gateway: int, trap: Trap) -> None:
-        """SIGSTOP while a send is on its way, until the other gateway has decided without it; then both go on."""
+        """SIGSTOP during a send, until the other gateway has decided without it; then both continue."""
         pid, label = self._find_pid(gateway), trap.errand.label
         os.kill(pid, signal.SIGSTOP)
-        self._bury(gateway, "frozen")
+        self._record_death(gateway, "frozen")
         try:
             await wait_until(
                 lambda: label in self.ended or self.traps.count_sends(label) > 1,
@@ -192,7 +192,7 @@ class Site:
             self._up[gateway].set()
 
     async def settle(self) -> None:
-        """Until everybody is back."""
+        """Waits until all processes are back."""
         while self._restarts:
             await asyncio.wait(self._restarts)
 
@@ -201,7 +201,7 @@ class Site:
         assert child is not None
         return child.process.pid
 
-    def _bury(self, gateway: int, why: str) -> None:
+    def _record_death(self, gateway: int, why: str) -> None:
         self._up[gateway].clear()
         at_s, at_ms = time.monotonic(), int(time.time() * 1000)
         lives = [name for name, owner in self._instances.items() if owner == gateway]
@@ -227,7 +227,7 @@ class Site:
 
 @asynccontextmanager
 async def run_site(folder: Path) -> AsyncGenerator[Site]:
-    """Starts everything, and ends it."""
+    """Starts everything, and stops it at the end."""
     async with AsyncExitStack() as stack:
         fork_server = await stack.enter_async_context(run_fork_server())
         server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
@@ -259,10 +259,12 @@ async def _start_agent(site: Site, name: str, stack: AsyncExitStack) -> None:
     agent = AgentProcess(name, site.folder, find_free_port())
     tap = partial(AgentTap, site.traps, name)
 
-    async def hear(reader: asyncio.StreamReader) -> None:
-        await tap().hear(reader)
+    async def read_request(reader: asyncio.StreamReader) -> None:
+        await tap().read_request(reader)
 
-    proxy = await stack.enter_async_context(fault_proxy(f"127.0.0.1:{agent.port}", tap, hear))
+    proxy = await stack.enter_async_context(
+        fault_proxy(f"127.0.0.1:{agent.port}", tap, read_request)
+    )
     agent.url = f"http://127.0.0.1:{proxy.port}"
     site.agents[name] = agent
     stack.callback(agent.kill)
@@ -270,7 +272,7 @@ async def _start_agent(site: Site, name: str, stack: AsyncExitStack) -> None:
 
 
 def write_config(site: Site, store_url: str) -> str:
-    """The same for both gateways; by its token at the agents one is told from the other."""
+    """The configuration of both gateways, which differ by their token at the agents."""
     agents = [
         {"name": agent.name, "url": agent.url, "auth": {"bearer_env": _TOKEN}, "timeout": _TIMEOUT}
         for agent in site.agents.values()
@@ -286,7 +288,7 @@ def write_config(site: Site, store_url: str) -> str:
         {
             "redis_url": store_url,
             "blobs": str(site.folder / "blobs"),
-            # What is over leaves memory beside all that is killed and cut, and every proof reads it from the archive.
+            # Ended sessions leave memory during all kills and cuts, and every check reads them from the archive.
             "retention": {"memory": _KEEP},
             "agents": agents,
             "clients": [client],

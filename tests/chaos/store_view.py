@@ -1,4 +1,4 @@
-"""A look at the store past every proxy and past the product: who drives what, what is owed, what would stay."""
+"""Reads the store without proxies and product code: drivers of runs, due rows, leftovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMED: Final = re.compile(r"\{..\}:(?:idem|cb|hab|lim|c|duty|probe):?.*")
 
 @dataclass(slots=True)
 class StoreView:
-    """One connection of our own."""
+    """One separate connection."""
 
     url: str
     _client: redis.Redis = field(init=False)
@@ -28,16 +28,16 @@ class StoreView:
         self._client = redis.Redis.from_url(self.url)  # pyright: ignore[reportUnknownMemberType]
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._client.close()
 
     def list_instances(self) -> list[str]:
-        """Every instance that said lately that it lives."""
+        """Every instance with a recent heartbeat."""
         (names,) = self._ask([("ZRANGE", keys.instances(), 0, -1)])
         return [name.decode() for name in cast("list[bytes]", names)]
 
     def list_driven(self, instances: Iterable[str]) -> dict[str, int]:
-        """The tasks that stand in the sets of these instances, and when the lease of each runs out, in ms."""
+        """The tasks in the run sets of these instances, and the end of each lease, in ms."""
         wanted = [keys.own(shard, name) for name in instances for shard in ALL_SHARDS]
         found: dict[str, int] = {}
         for fields in self._ask([("HGETALL", key) for key in wanted]):
@@ -47,7 +47,7 @@ class StoreView:
         return found
 
     def list_rows(self) -> dict[str, int]:
-        """What is owed, leases apart: each due row, and when it comes due, in ms of the store's clock."""
+        """Due rows without leases, each with its due time in ms of the store's clock."""
         found = self._ask(
             [("ZRANGE", keys.due(shard), 0, -1, "WITHSCORES") for shard in ALL_SHARDS]
         )
@@ -65,19 +65,19 @@ class StoreView:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def hasten(self, row: str) -> None:
-        """Has a row come due now, if it is still there."""
+        """Makes a row due now, if it still exists."""
         shard = shard_of(row.split(":")[1])
         self._ask([("ZADD", keys.due(shard), "XX", 1, row)])
 
-    def count_untold(self, channel: str, kind: str) -> int:
-        """How many of one kind of fact came up about a device link and stand in no event yet."""
+    def count_unstored(self, channel: str, kind: str) -> int:
+        """Number of facts of one kind about a device's connections that are not in an event yet."""
         names = (f"n:{kind}", f"t:{kind}")
         [counts] = self._ask([("HMGET", keys.channel(shard_of(channel), channel), *names)])
-        ever, told = (int(one or 0) for one in cast("list[bytes | None]", counts))
-        return ever - told
+        ever, stored = (int(one or 0) for one in cast("list[bytes | None]", counts))
+        return ever - stored
 
     def find_leaks(self) -> list[str]:
-        """What is left once everything has ended: rows that are due, runs in sets, keys that nobody will remove."""
+        """Leftovers once everything has ended: due rows, runs in sets, keys without an expiry."""
         rows = self._ask([("ZRANGE", keys.due(shard), 0, -1) for shard in ALL_SHARDS])
         members = [row.decode() for found in rows for row in cast("list[bytes]", found)]
         leaks = [f"due row {row}" for row in members if not row.startswith(_LEASE_ROW)]

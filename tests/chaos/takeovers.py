@@ -1,12 +1,12 @@
-"""How soon the runs of a gateway that died are driven again, and on which step the time was spent.
+"""Time until the runs of a dead gateway are driven again, and the step that took it.
 
-What counts is the first call about a run that a proxy sees, also one that finds its agent down. A message that its new
-driver keeps back, since the way to the agent rests, is as good as such a call: the log tells of it. So is the end of a
-run that was cancelled before any agent had heard of it. Where the time goes is read there, too: when the run was moved,
-and when a driver began to look.
+The end of a takeover is the first call about a run that a proxy sees, even if its agent is down. A message that its
+new driver delays, since the connection to the agent is in backoff, counts as well: it is read from the log. So does
+the end of a run that was cancelled before any agent had its message. The steps are also read from the log: when the
+run was claimed, and when a driver began.
 
-What is promised is promised where the store answers. While a trap of another errand holds the way of the gateway that
-takes a run over, its append is not answered: the time of that is given on top, and told.
+The guarantee applies while the store answers. While a trap of another errand holds the store connection of the
+gateway that takes over, its appends are not answered: that time is added to the limit and reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.chaos.verdict import Verdict
 
 AGAIN_S: Final = LEASE_MS / 1000 + 1
-"""A killed gateway's runs are driven again within its lease and a second."""
+"""Limit for the takeover of a killed gateway's runs: its lease and a second."""
 _MOVED: Final = "run.taken_over"
 _ADOPTED: Final = "run.adopted"
 _HELD: Final = "send.held"
@@ -44,9 +44,9 @@ _SHOWN_LINES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
-    """One run of the dead. Times in seconds after the death from which it is reckoned; None: nobody said so.
+    """One run of a dead gateway. Times in seconds after the death that counts; None: the step was not logged.
 
-    ``held_s`` is how long of that, behind the end of the lease, its new gateway had no answer from the store.
+    ``held_s``: for how long, after the end of the lease, its new gateway had no answer from the store.
     """
 
     task_id: str
@@ -58,7 +58,7 @@ class TakenUp:
 
     @property
     def is_late(self) -> bool:
-        """Whether it took longer than is promised."""
+        """Whether it took longer than guaranteed."""
         return self.again_s > AGAIN_S + self.held_s
 
     def __str__(self) -> str:
@@ -68,22 +68,22 @@ class TakenUp:
             ("driver", self.adopted_s),
             ("first call", self.again_s),
         )
-        told = [f"{name} {at_s:.2f}" for name, at_s in steps if at_s is not None]
+        parts = [f"{name} {at_s:.2f}" for name, at_s in steps if at_s is not None]
         if self.held_s:
-            told.append(f"of it {self.held_s:.2f} without the store")
-        return ", ".join(told)
+            parts.append(f"of it {self.held_s:.2f} without the store")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """When somebody asked for a run, in our monotonic clock, and which gateway did."""
+    """When a gateway called an agent about a run, in monotonic time of this process, and which gateway."""
 
     at_s: float
     gateway: int
 
 
-def prove_take_overs(site: Site, records: Records, verdict: Verdict) -> None:
-    """Each run of each gateway that died, and that none of them waited for longer than was promised."""
+def prove_takeovers(site: Site, records: Records, verdict: Verdict) -> None:
+    """Checks each run of each dead gateway: none waited for longer than guaranteed."""
     lines = read_lines(gateway.folder / "gateway.log" for gateway in site.gateways)
     for place, death in enumerate(site.deaths):
         for task_id, until_ms in death.tasks.items():
@@ -102,12 +102,12 @@ def _prove_one(
     lines: dict[str, list[tuple[int, JsonObject]]],
     verdict: Verdict,
 ) -> None:
-    """The first call about a run after its gateway died, reckoned from the last death before it."""
+    """The first call about a run after its gateway died, counted from the last death before it."""
     death, label = site.deaths[place], record.scope.context_id
     call = _find_call(site, record, death, lines)
     if call is None:
         if record.status in ENDED and parse_ms(record.status_at) <= death.at_ms:
-            return  # the last append of the dead was on its way, and has ended the task
+            return  # the dead gateway's last append was in flight and has ended the task
         verdict.blame(label, f"{record.task_id} was never asked for after {death.why}")
         return
     last = max(
@@ -119,7 +119,7 @@ def _prove_one(
         what = f"{record.task_id} was driven again after {taken.again_s:.1f} s ({taken})"
         verdict.blame(label, what)
         end_ms = last.at_ms + round(taken.again_s * 1000)
-        verdict.notes += _tell_lines(record.task_id, last.at_ms, end_ms, lines)
+        verdict.notes += _describe_lines(record.task_id, last.at_ms, end_ms, lines)
 
 
 def _find_call(
@@ -152,9 +152,9 @@ def _find_call(
 
 
 def find_end(record: TaskRecord, death: Death, since: list[tuple[int, JsonObject]]) -> list[Call]:
-    """The end of a run that no agent has heard of and that was cancelled: its new driver has nobody to ask.
+    """The end of a run that was cancelled before any agent had its message: its new driver calls no agent.
 
-    ``since`` are the lines about it since the death; the one that tells of the driver has to be among them.
+    ``since`` are the log lines about it since the death; one of them must report the driver.
     """
     if record.status is not Status.CANCELLED or any(one.remote_task_id for one in record.attempts):
         return []
@@ -172,8 +172,8 @@ def _break_down(
     lines: dict[str, list[tuple[int, JsonObject]]],
 ) -> TakenUp:
     def find(event: str) -> float | None:
-        told = (at_ms for at_ms, line in lines[task_id] if line["event"] == event)
-        return next(((at_ms - death.at_ms) / 1000 for at_ms in told if at_ms >= death.at_ms), None)
+        parts = (at_ms for at_ms, line in lines[task_id] if line["event"] == event)
+        return next(((at_ms - death.at_ms) / 1000 for at_ms in parts if at_ms >= death.at_ms), None)
 
     lease_s = (until_ms - death.at_ms) / 1000
     held_s = measure_hold(site.traps.holds, call, death.at_s + lease_s)
@@ -181,7 +181,7 @@ def _break_down(
 
 
 def measure_hold(holds: list[Hold], call: Call, from_s: float) -> float:
-    """How long the way of the caller to the store was held between the end of a lease and its call."""
+    """How long the caller's connection to the store was held between the end of a lease and its call."""
     return sum(
         max(0.0, min(hold.until_s, call.at_s) - max(hold.from_s, from_s))
         for hold in holds
@@ -190,7 +190,7 @@ def measure_hold(holds: list[Hold], call: Call, from_s: float) -> float:
 
 
 def read_lines(files: Iterable[Path]) -> dict[str, list[tuple[int, JsonObject]]]:
-    """The log lines of all gateways with their times in ms, by the task that they are about; "" has the others."""
+    """The log lines of all gateways with their times in ms, by task; "" has the others."""
     found: dict[str, list[tuple[int, JsonObject]]] = defaultdict(list)
     for file in files:
         for text in file.read_bytes().splitlines():
@@ -203,20 +203,20 @@ def read_lines(files: Iterable[Path]) -> dict[str, list[tuple[int, JsonObject]]]
     return found
 
 
-def _tell_lines(
+def _describe_lines(
     task_id: str, from_ms: int, to_ms: int, lines: dict[str, list[tuple[int, JsonObject]]]
 ) -> list[str]:
-    """What the gateways said meanwhile about a run, and about nothing in particular."""
-    told = sorted((*lines[task_id], *lines[""]), key=lambda timed: timed[0])
+    """The gateways' log lines about a run, and about no particular run, in that time."""
+    parts = sorted((*lines[task_id], *lines[""]), key=lambda timed: timed[0])
     return [
         f"  {(at_ms - from_ms) / 1000:.3f} {orjson.dumps(line).decode()}"
-        for at_ms, line in told
+        for at_ms, line in parts
         if from_ms <= at_ms <= to_ms and line["event"] != "http.request"
     ][:_SHOWN_LINES]
 
 
-def tell_delays(taken_up: list[TakenUp]) -> str:
-    """One line for all, and the steps of the one that took longest."""
+def describe_delays(taken_up: list[TakenUp]) -> str:
+    """One line for all, and the steps of the slowest."""
     if not taken_up:
         return "chaos: no run was driven again"
     longest = max(taken_up, key=lambda one: one.again_s)

@@ -1,7 +1,7 @@
-"""Traps: what is done when the bytes of a task pass a proxy at its named point.
+"""Traps: actions that run when the bytes of a task pass a proxy at a named point.
 
-A trap is armed for one errand and springs once. Whoever passes is told what becomes of the bytes: held for a while, or
-lost with the connection. Nothing in the product knows of it.
+A trap is armed for one errand and springs once. Its caller learns what happens to the bytes: held for a while, or
+lost with the connection. The product knows nothing about traps.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 LABEL: Final = re.compile(rb"r\d\dt\d\d\d")
 HOLD_S: Final = 1.2
 LATE_S: Final = 10.0
-"""Behind the agents' term for a message, and within it once the run was taken over: those who look for it wait on."""
+"""Longer than the agents' time limit for a message, and shorter than that after a takeover: lookups continue."""
 _AT_WORK_S: Final = 0.6
-"""Into the work of a task, for a kill that meets no particular byte."""
+"""Delay into the work of a task, for a kill that waits for no particular bytes."""
 _CHUNKS_BEFORE: Final = 3
 _COMPLETED: Final = mark_type("task.completed")
 _SENDS: Final = frozenset({"SendMessage", "SendStreamingMessage"})
@@ -34,7 +34,7 @@ _STREAMS: Final = frozenset({*_SENDS, "SubscribeToTask"})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call on its way to an agent: which gateway makes it, and about which task, if the bytes say so."""
+    """A call in flight to an agent: its gateway, and its task if the bytes name one."""
 
     gateway: int
     agent: str
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The way of a gateway to the store was held, between two times of our monotonic clock."""
+    """Period in which the connection of a gateway to the store was held, in monotonic time of this process."""
 
     gateway: int
     from_s: float
@@ -64,22 +64,22 @@ class Trap:
     sprung: asyncio.Event = field(default_factory=asyncio.Event)
     is_taken: bool = False
     gateway: int | None = None
-    """Whose bytes sprang it."""
+    """The gateway whose bytes sprang it."""
 
     @property
     def mark(self) -> bytes:
-        """What tells its bytes from others."""
+        """The bytes that identify its errand."""
         return self.errand.label.encode()
 
     def take(self) -> bool:
-        """Whether it is the caller's to spring: only one is."""
+        """Claims the trap; True for one caller only."""
         is_first, self.is_taken = not self.is_taken, True
         return is_first
 
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What a trap does to processes; given the index of a gateway or the name of an agent."""
+    """Process actions of a trap, by the index of a gateway or the name of an agent."""
 
     kill_gateway: Callable[[int], None]
     kill_agent: Callable[[str], None]
@@ -88,9 +88,9 @@ class Hands:
 
 @dataclass(slots=True)
 class Traps:
-    """Those that are armed, by label, and every call that passed; ``knocks`` met an agent that was down.
+    """The armed traps by label, and every call that passed; ``knocks`` met an unavailable agent.
 
-    ``holds`` are those of ways to the store: nothing that a gateway writes meanwhile is answered.
+    ``holds`` are those of store connections: the gateway's writes are not answered meanwhile.
     """
 
     hands: Hands
@@ -101,14 +101,14 @@ class Traps:
     _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def arm(self, errand: Errand) -> Trap | None:
-        """Sets the trap of an errand, if it has one."""
+        """Arms the trap of an errand, if it has one."""
         if errand.fault is None:
             return None
         trap = self.armed[errand.label] = Trap(errand, errand.fault)
         return trap
 
     def disarm_missed(self) -> list[Errand]:
-        """Takes away the traps that nobody has sprung; whose they were."""
+        """Removes the traps that were never sprung; returns their errands."""
         missed = [trap.errand for trap in self.armed.values() if not trap.is_taken]
         for errand in missed:
             del self.armed[errand.label]
@@ -119,13 +119,13 @@ class Traps:
         return label in self.armed and self.armed[label].sprung.is_set()
 
     def count_sends(self, label: str) -> int:
-        """How many sends of an errand have come by."""
+        """Number of sends of an errand."""
         return sum(call.label == label and call.method in _SENDS for call in self.calls)
 
     # ------------------------------------------------------------ at the store
 
     async def meet_write(self, gateway: int, data: bytes) -> Trap | None:
-        """Bytes from a gateway to the store; the trap that waits for their answer, if there is one.
+        """Bytes from a gateway to the store; returns the trap that waits for their answer, if any.
 
         Raises:
             Cut: they never arrive.
@@ -156,17 +156,17 @@ class Traps:
         ]
 
     async def meet_reply(self, trap: Trap, gateway: int) -> None:
-        """The store's answer to what was written for a trap.
+        """The store's answer to the bytes that a trap waited for.
 
         Raises:
-            Cut: nobody reads it.
+            Cut: it is dropped.
         """
         await self._spring(trap, gateway)
 
     # ------------------------------------------------------------ at an agent
 
     async def meet_call(self, call: Request) -> Trap | None:
-        """A whole request to an agent; the trap that looks at its answer, if there is one.
+        """A whole request to an agent; returns the trap that inspects its answer, if any.
 
         Raises:
             Cut: it never arrives.
@@ -191,10 +191,10 @@ class Traps:
         return None
 
     async def meet_answer(self, trap: Trap, gateway: int, data: bytes) -> None:
-        """A chunk of what an agent answers to a call that a trap looks at.
+        """A chunk of an agent's answer that a trap inspects.
 
         Raises:
-            Cut: nobody reads it.
+            Cut: it is dropped.
         """
         if trap.is_taken:
             return
@@ -211,7 +211,7 @@ class Traps:
             case _:
                 pass
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ actions
 
     async def _spring(self, trap: Trap, gateway: int) -> None:
         if not trap.take():
@@ -232,7 +232,7 @@ class Traps:
                 await self._hold(trap, gateway)
                 return
             case Action.FREEZE:
-                # Its connection may end meanwhile, with an agent that is killed; the gateway stays frozen.
+                # Its connection may end meanwhile, with a killed agent; the gateway stays frozen.
                 await asyncio.shield(self._detach(self._freeze(trap, gateway)))
                 return
             case Action.CUT:

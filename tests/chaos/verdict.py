@@ -1,4 +1,4 @@
-"""What was found out: one value that every part of the proof adds to."""
+"""The result: one value that every check adds to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is not as it must be, with the errand that shows it."""
+    """One violation, with the errand that shows it."""
 
     label: str
     what: str
@@ -19,21 +19,21 @@ class Fault:
 
 @dataclass(slots=True)
 class Verdict:
-    """Everything that was found. ``taken_up`` has one for each run of a gateway that died."""
+    """All results. ``taken_up`` has one entry for each run of a dead gateway."""
 
     faults: list[Fault] = field(default_factory=list[Fault])
     taken_up: list[TakenUp] = field(default_factory=list["TakenUp"])
     frozen: list[str] = field(default_factory=list[str])
-    """What became of each send that a gateway was frozen around."""
+    """The outcome of each send that a gateway was frozen around."""
     notes: list[str] = field(default_factory=list[str])
-    """What the gateways said while a run waited for too long."""
+    """The gateways' log lines while a run waited for too long."""
     refused: int = 0
     """Messages that were answered with an error: their callers sent another one."""
     away: int = 0
-    """Tasks that failed as their agent was being killed at each of their tries."""
+    """Tasks that failed because their agent was being killed at each attempt."""
     streams: int = 0
     sessions: int = 0
 
     def blame(self, label: str, what: str) -> None:
-        """Keeps a fault."""
+        """Records a violation."""
         self.faults.append(Fault(label, what))

@@ -1,4 +1,4 @@
-"""What stands between the processes: a tap for each connection to the store, and one for each to an agent."""
+"""Taps between the processes: one for each connection to the store, and one for each to an agent."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.tcp_proxy import CHUNK
 
 _BEARER: Final = b"Bearer "
 _HEAR_S: Final = 0.5
-"""For the request of somebody who meets an agent that is down."""
+"""Time limit for reading the request of a caller that meets an unavailable agent."""
 
 
 class _Parser(Protocol):
-    """What is used of httptools' parser, which has no types."""
+    """The used part of httptools' parser, which has no types."""
 
     def feed_data(self, data: bytes) -> None: ...
 
@@ -49,7 +49,7 @@ class StoreTap:
 
 @dataclass(slots=True)
 class AgentTap:
-    """One connection to an agent. A request goes on when it is whole; which gateway makes it says its token."""
+    """One connection to an agent. A request is forwarded when it is complete; its token names the gateway."""
 
     traps: Traps
     agent: str
@@ -63,8 +63,8 @@ class AgentTap:
     def __post_init__(self) -> None:
         self._parser = cast("_Parser", httptools.HttpRequestParser(self))
 
-    async def hear(self, reader: asyncio.StreamReader) -> None:
-        """A request to an agent that is down: who asked, and about what, before nobody answers."""
+    async def read_request(self, reader: asyncio.StreamReader) -> None:
+        """A request to an unavailable agent: records its gateway and its task before it fails."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_HEAR_S):
                 while not self._is_whole and (data := await reader.read(CHUNK)):

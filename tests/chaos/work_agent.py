@@ -1,6 +1,7 @@
-"""The agent of graphs, jobs, queues and schedules: it lives in our own process, so what it got is known for certain.
+"""The agent of graphs, jobs, queues and schedules: it runs in this process, so its messages are known for certain.
 
-The second word of a message is a label, by which its arrival and its end are known. The first one says what is done:
+The second word of a message is a label, under which its arrival and its end are recorded. The first one is the
+behaviour:
 
     work LABEL 0.3     an artifact after that many seconds, then COMPLETED
     gate LABEL         the same once the gate of the label is open
@@ -29,7 +30,7 @@ NARROW: Final = "narrow"
 
 @dataclass(slots=True)
 class WorkAgent:
-    """``arrived`` and ``ended`` are times of our monotonic clock by label, of the first arrival and the last end."""
+    """``arrived`` and ``ended`` are monotonic times by label, of the first arrival and the last end."""
 
     peer: ScriptedPeer = field(default_factory=lambda: ScriptedPeer(AGENT))
     arrived: dict[str, float] = field(default_factory=dict[str, float])
@@ -50,15 +51,15 @@ class WorkAgent:
             self.peer.on(word, script)
 
     def open_gate(self, label: str) -> None:
-        """Has the task of a label end."""
+        """Lets the task of a label complete."""
         self._gates[label].set()
 
     def list_labels(self) -> list[str]:
-        """The label of each message, in the order they came."""
+        """The labels of the messages, in order of arrival."""
         return [text.split()[1] for text in self.peer.texts]
 
     def count_messages(self) -> Counter[str]:
-        """How often each message came."""
+        """Number of arrivals of each message."""
         return Counter(str(message["messageId"]) for message in self.peer.messages)
 
     def _note(self, turn: Turn) -> str:

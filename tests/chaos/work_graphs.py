@@ -1,4 +1,4 @@
-"""Graphs of tasks whose gateways are killed: trees that are cancelled, tasks that wait for each other (GR-2, GR-11)."""
+"""Task graphs while gateways are killed: trees that are cancelled, tasks that wait for each other (GR-2, GR-11)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _WISH: Final = "task.cancel_requested"
 
 
 async def create(site: WorkSite, objective: str, **members: Json) -> str:
-    """A task that nobody works on yet; its objective is its key as well."""
+    """A task that is not started; its objective is also its key."""
     body: dict[str, Json] = {"agent": AGENT, "objective": objective, **members}
     made = await site.call("POST", "/v1/tasks", body, key=f"create {objective}")
     return str(made["task"]["taskId"])
 
 
 async def start(site: WorkSite, task_id: str) -> None:
-    """Has a task begin. Raises Refused: it may not."""
+    """Starts a task. Raises Refused: it may not start."""
     await site.call("POST", f"/v1/tasks/{task_id}/start", {}, key=f"start {task_id}")
 
 
 @dataclass(slots=True)
 class TreeScene:
-    """A tree that is cancelled at its top, again and again, while the gateway that does it dies."""
+    """A tree that is repeatedly cancelled at its root, while the cancelling gateway dies."""
 
     site: WorkSite
     store: Store
@@ -55,7 +55,7 @@ class TreeScene:
     _session: str = ""
 
     async def play(self) -> None:
-        """From the first task to the last one's end."""
+        """Runs from the first task to the end of the last."""
         top = await self._add("top")
         self._session = str((await self.site.read_record(top))["sessionId"])
         for number in range(1, self.size):
@@ -81,7 +81,7 @@ class TreeScene:
         await wait_until(are_cancelled, _STOPPED_S, f"{self.label}: all of it is cancelled")
 
     async def judge(self) -> None:
-        """Every wish and every end is stored once, and nothing began that was not at work before."""
+        """Every cancellation and every end is stored once, and only running tasks had begun."""
         for kind in (_WISH, "task.cancelled"):
             for task, count in (await self._count(kind)).items():
                 if count != 1:
@@ -103,7 +103,7 @@ class TreeScene:
 
     async def _wait_for(self, task: str, far: str) -> None:
         body: dict[str, Json] = {"kind": "blocked_by", "target": far}
-        with suppress(Refused):  # a circle, or itself
+        with suppress(Refused):  # a cycle, or the task itself
             await self.site.call("POST", f"/v1/tasks/{task}/link", body)
 
     def _are_at_work(self) -> bool:
@@ -115,11 +115,11 @@ class TreeScene:
 
     async def _cancel(self, top: str, place: int) -> None:
         body: dict[str, Json] = {"propagation": "subtree"}
-        with suppress(Refused):  # it has ended by now
+        with suppress(Refused):  # it has ended already
             await self.site.call("POST", f"/v1/tasks/{top}/cancel", body, first=place)
 
     async def _try_to_start(self, top: str) -> None:
-        """Below a task that is to stop nothing begins, and nothing comes in."""
+        """Below a task that is being cancelled nothing starts, and nothing is added."""
         late: dict[str, Json] = {"agent": AGENT, "objective": "silent late", "parentTaskId": top}
         waiting = [one for one in self._tasks.values() if one not in self._started]
         for task in self.draw.sample(waiting, min(5, len(waiting))):
@@ -145,7 +145,7 @@ class TreeScene:
 
 @dataclass(slots=True)
 class WaitsScene:
-    """Tasks that wait for each other, all of which complete; their caller starts whatever may begin."""
+    """Tasks that wait for each other; all complete. Their caller starts each when it may start."""
 
     site: WorkSite
     draw: Random
@@ -156,10 +156,10 @@ class WaitsScene:
     _waits: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
 
     async def play(self) -> None:
-        """From the first task to the last one's end."""
+        """Runs from the first task to the end of the last."""
         for number in range(self.size):
-            told = f"work {self._name(number)} {self.draw.choice([0.05, 0.2, 0.4])}"
-            self._tasks.append(await create(self.site, told))
+            objective = f"work {self._name(number)} {self.draw.choice([0.05, 0.2, 0.4])}"
+            self._tasks.append(await create(self.site, objective))
             for far in self.draw.sample(range(number), min(number, self.draw.choice([0, 1, 2]))):
                 body: dict[str, Json] = {"kind": "blocked_by", "target": self._tasks[far]}
                 path = f"/v1/tasks/{self._tasks[number]}/link"
@@ -170,13 +170,13 @@ class WaitsScene:
             while left:
                 self.draw.shuffle(left)
                 for number in left:
-                    with suppress(Refused):  # it waits, or has begun
+                    with suppress(Refused):  # it is blocked, or already running
                         await start(self.site, self._tasks[number])
                 await asyncio.sleep(_PAUSE_S)
                 left = [one for one in left if not await self._has_completed(one)]
 
     async def judge(self) -> None:
-        """No task came to its agent before those that it waits for had ended there."""
+        """No task reached its agent before the tasks that it waits for had ended there."""
         agent = self.site.agent
         sent = Counter(agent.list_labels())
         for number in range(self.size):

@@ -1,4 +1,4 @@
-"""Jobs whose gateways are killed: every item ends, and was tried as often as its policy says (EXT-9)."""
+"""Jobs while gateways are killed: every item ends, after as many attempts as its policy allows (EXT-9)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 2
 _SHARES: Final = (0.15, 0.45, 0.75)
-"""Of the items that have ended when a gateway dies."""
+"""Shares of ended items at which a gateway dies."""
 _OVER_S: Final = 120.0
 _AT_ONCE: Final = 16
 _PAGE: Final = 100
@@ -41,7 +41,7 @@ class JobScene:
     _job: str = ""
 
     async def play(self) -> None:
-        """From its submission to its end."""
+        """Runs from its submission to its end."""
         self._words = [self.draw.choice(_WORDS) for _ in range(self.items)]
         inputs = [f"{word} {self._name(at)} 0.1" for at, word in enumerate(self._words, 1)]
         body: JsonObject = {
@@ -73,7 +73,7 @@ class JobScene:
         await wait_until(have_ended, _OVER_S, f"every item of {self.label} has ended")
 
     async def judge(self) -> None:
-        """Holds the table of results against what the agent got."""
+        """Compares the table of results with the agent's messages."""
         rows = await self._list_rows()
         sent = Counter(self.site.agent.list_labels())
         if [row["item"] for row in rows] != [*range(1, self.items + 1)]:
@@ -81,13 +81,13 @@ class JobScene:
         for row, word in zip(rows, self._words, strict=False):
             name = self._name(int(row["item"]))
             tries = _TRIES[word]
-            told = f"{name} ({word}) is {row['state']} after {row['attempts']}, sent {sent[name]} times"
+            text = f"{name} ({word}) is {row['state']} after {row['attempts']}, sent {sent[name]} times"
             if self.is_stopped:
                 is_right = row["state"] in {"completed", "failed", "cancelled"}
                 if not is_right or sent[name] > tries or row["attempts"] > tries:
-                    self.faults.append(told)
+                    self.faults.append(text)
             elif (row["state"], row["attempts"], sent[name]) != (_ENDS[word], tries, tries):
-                self.faults.append(told)
+                self.faults.append(text)
 
     def _name(self, item: int) -> str:
         return f"{self.label}-{item}"

@@ -1,4 +1,4 @@
-"""Queues whose gateways are killed: the order that was acknowledged is the order at the agent (VAL-5, MK-6)."""
+"""Queues while gateways are killed: the acknowledged order is the order at the agent (VAL-5, MK-6)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _ARRIVES_S: Final = 60.0
 _DONE_S: Final = 120.0
 _SOON_S: Final = 0.04
-"""About as long as a message takes that stops what goes on."""
+"""About as long as an interrupting message takes."""
 
 
 @dataclass(slots=True)
 class ContextScene:
-    """Turns that wait in a context: promoted, removed, and once one that stops what goes on."""
+    """Turns queued in a context: promoted, removed, and once interrupted by another."""
 
     site: WorkSite
     draw: Random
@@ -38,10 +38,10 @@ class ContextScene:
     _turns: dict[str, Answer] = field(default_factory=dict[str, "Answer"])
     """By name."""
     _order: list[str] = field(default_factory=list[str])
-    """Of those that wait, as it was acknowledged."""
+    """The acknowledged order of the waiting turns."""
 
     async def play(self) -> None:
-        """From the first turn to the last one's end."""
+        """Runs from the first turn to the end of the last."""
         word = "silent" if self.interrupts else "gate"
         first = await self._send("first", word)
         await wait_until(lambda: self._has_come("first"), _ARRIVES_S, f"{self.label} is at work")
@@ -62,7 +62,7 @@ class ContextScene:
                 await self.site.await_status(str(turn["taskId"]), "cancelled")
 
     async def judge(self) -> None:
-        """The agent got what was not removed, in that order, each once."""
+        """The agent received the turns that were not removed, in that order, each once."""
         mine = [one for one in self.site.agent.list_labels() if one.startswith(f"{self.label}-")]
         wanted = [self._name(one) for one in ("first", *self._order)]
         if mine != wanted:
@@ -81,7 +81,7 @@ class ContextScene:
         return turn
 
     async def _interrupt(self, first: Answer) -> None:
-        """A gateway dies while a message comes in that stops what goes on."""
+        """A gateway dies while an interrupting message is processed."""
         place = self.draw.randrange(2)
         body: dict[str, Json] = {
             "agent": AGENT,
@@ -98,14 +98,14 @@ class ContextScene:
         self._order.insert(0, "urgent")
 
     async def _change(self, thread: str) -> None:
-        """Promotes and removes; after one of them a gateway dies at once."""
+        """Promotes and removes; a gateway dies right after one of them."""
         path = f"/v1/threads/{thread}/queue"
         deadly = self.draw.randrange(self.size)
         for number in range(self.size):
             name = self.draw.choice(self._order)
             turn = str(self._turns[name]["turnId"])
             if self.draw.random() < 0.25 and len(self._order) > 2:
-                with suppress(Refused):  # the answer of the first try was lost
+                with suppress(Refused):  # the answer of the first attempt was lost
                     await self.site.call("DELETE", f"{path}/{turn}", first=number % 2)
                 self._order.remove(name)
             else:
@@ -118,9 +118,9 @@ class ContextScene:
     async def _read_order(self, thread: str) -> None:
         read = await self.site.call("GET", f"/v1/threads/{thread}/queue")
         names = {str(turn["turnId"]): name for name, turn in self._turns.items()}
-        told = [names[str(one["turnId"])] for one in read["turns"]]
-        if told != self._order:
-            self.faults.append(f"{self.label}: its queue is {told}, and not {self._order}")
+        order = [names[str(one["turnId"])] for one in read["turns"]]
+        if order != self._order:
+            self.faults.append(f"{self.label}: its queue is {order}, and not {self._order}")
 
 
 @dataclass(slots=True)
@@ -132,13 +132,13 @@ class LineScene:
     label: str
     size: int
     calm: asyncio.Event
-    """Set once nobody is killed any more: from then on the order is exact."""
+    """Set once gateways are no longer killed: from then on the order is exact."""
     faults: list[str] = field(default_factory=list[str])
     _tasks: list[str] = field(default_factory=list[str])
     _priorities: list[int] = field(default_factory=list[int])
 
     async def play(self) -> None:
-        """From the pause to the last one's end."""
+        """Runs from the pause to the end of the last task."""
         await self.site.call("POST", f"/v1/agents/{NARROW}/pause", {"reason": "chaos"})
         for number in range(self.size):
             priority = self.draw.choice([0, 0, 0, 5, -5])
@@ -154,8 +154,8 @@ class LineScene:
             await start(self.site, self._tasks[-1])
         for number in self.draw.sample(range(self.size), 3):
             self._priorities[number] = 9
-            path, told = f"/v1/tasks/{self._tasks[number]}", {"priority": 9}
-            await self.site.call("PATCH", path, {**told}, key=f"{self.label} {number} first")
+            path, order = f"/v1/tasks/{self._tasks[number]}", {"priority": 9}
+            await self.site.call("PATCH", path, {**order}, key=f"{self.label} {number} first")
         self.site.strike(self.draw.randrange(2))
         await self.calm.wait()
         await self.site.call("POST", f"/v1/agents/{NARROW}/resume", {})
@@ -163,7 +163,7 @@ class LineScene:
             await self.site.await_status(task, "completed")
 
     async def judge(self) -> None:
-        """By priority, and by time where that is the same; each once."""
+        """By priority, then by time; each once."""
         mine = [one for one in self.site.agent.list_labels() if one.startswith(f"{self.label}-")]
         ranked = sorted(range(self.size), key=lambda number: (-self._priorities[number], number))
         if mine != [self._name(number) for number in ranked]:

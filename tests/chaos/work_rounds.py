@@ -1,9 +1,9 @@
-"""Graphs of tasks, jobs, queues and schedules all at once, at two gateways over one store that die again and again.
+"""Task graphs, jobs, queues and schedules concurrently, on two gateways over one store that die repeatedly.
 
-Held against the stored facts and what the agent got: below a task that was cancelled all is cancelled, each wish stored
-once, and nothing began; every item of a job ended and was tried as its policy says; what waited went on in the order
-that was acknowledged; a schedule fired as its policy for missed runs says, and never twice. Every message reached the
-agent at most once, and afterwards nothing is owed.
+Checked against the stored facts and the agent's messages: below a cancelled task everything is cancelled, each
+cancellation is stored once, and nothing started; every item of a job ended, with the attempts of its policy; queued
+turns ran in the acknowledged order; a schedule fired according to its policy for missed runs, and never twice. Every
+message reached the agent at most once, and afterwards nothing is pending.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AFTER_TICK_MS: Final = 100
 
 
 class Scene(Protocol):
-    """One thing that goes on beside the others."""
+    """One scenario, concurrent with the others."""
 
     faults: list[str]
 
@@ -47,7 +47,7 @@ class Scene(Protocol):
 
 @dataclass(slots=True)
 class Round:
-    """Everything at once. ``size`` is how many of each there are."""
+    """All scenarios concurrently. ``size`` is the number of each."""
 
     site: WorkSite
     records: Records
@@ -58,7 +58,7 @@ class Round:
     faults: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
-        """Plays all of it, and judges."""
+        """Runs all of them, and checks the results."""
         ticking = [TickScene(self.site, self.records.store, one) for one in ("all", "once", "skip")]
         scenes = self._plan()
         lines = [one for one in scenes if isinstance(one, LineScene)]
@@ -100,7 +100,7 @@ class Round:
         return scenes
 
     def _fork(self) -> Random:
-        """What one scene draws is not what another one leaves."""
+        """A separate random source per scene, so that one does not affect another."""
         return Random(self.draw.getrandbits(32))
 
     async def _play(self, scene: Scene) -> None:
@@ -110,7 +110,7 @@ class Round:
             scene.faults.append(f"{type(scene).__name__}: {error!r}")
 
     async def _tick(self, scenes: list[TickScene]) -> None:
-        """A gateway dies at each tick, a moment before, at or after its time; now and then both."""
+        """A gateway dies at each tick, just before, at or after its time; sometimes both."""
         clock = SystemClock()
         first_ms = min([await scene.begin() for scene in scenes])
         for number in range(self.ticks):
@@ -150,7 +150,7 @@ class Round:
 
 
 async def run_work(folder: Path, draw: Random, rounds: int, size: int, ticks: int) -> list[str]:
-    """Prints a line for each round; the lines of what did not hold."""
+    """Prints a line for each round; returns one line per fault found."""
     faults: list[str] = []
     for number in range(rounds):
         place = folder / f"round-{number}"
@@ -169,7 +169,7 @@ async def run_work(folder: Path, draw: Random, rounds: int, size: int, ticks: in
 
 
 async def _verify(site: WorkSite) -> list[str]:
-    """``passerelle verify``, as an operator runs it; what it complains of."""
+    """Runs ``passerelle verify``, as an operator would; returns its complaints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Two gateways over one store, and the agent in our own process; gateways are killed and come back by themselves."""
+"""Two gateways over one store, and the agent in this process; killed gateways restart by themselves."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Answer = dict[str, Any]
 
 
 class Refused(Exception):
-    """A gateway has said no, in a way that no repeat changes."""
+    """A gateway has refused the call, and no repeat changes that."""
 
 
 @dataclass(slots=True)
 class WorkSite:
-    """Everything that runs. ``deaths`` counts gateways that were killed."""
+    """All processes. ``deaths`` counts killed gateways."""
 
     folder: Path
     store: StoreView
@@ -57,12 +57,12 @@ class WorkSite:
     _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     async def start_gateway(self, number: int) -> None:
-        """A life."""
+        """Starts a gateway."""
         await self.gateways[number].start()
         self._up[number].set()
 
     def strike(self, number: int) -> None:
-        """Kill -9 for a gateway, or for the other one where it is down; whoever was killed comes back by itself."""
+        """Kills a gateway with SIGKILL, or the other one if it is down; the killed one restarts by itself."""
         if not self._up[number].is_set():
             number = 1 - number
         if not self._up[number].is_set():
@@ -81,7 +81,7 @@ class WorkSite:
             self.faults.append(f"a gateway did not come back: {error}")
 
     async def settle(self) -> None:
-        """Until everybody is back."""
+        """Waits until all processes are back."""
         while self._later:
             await asyncio.wait(self._later)
 
@@ -94,10 +94,10 @@ class WorkSite:
         key: str = "",
         first: int = 0,
     ) -> Answer:
-        """The answer of whichever gateway gives one, ``first`` that one; repeated under its key until then.
+        """The answer of whichever gateway replies, ``first`` preferred; repeated under its key until then.
 
         Raises:
-            Refused: one has said no.
+            Refused: a gateway has refused it.
         """
         headers = {"Idempotency-Key": key} if key else {}
         async with asyncio.timeout(WITHIN_S):
@@ -132,7 +132,7 @@ class WorkSite:
 
 @asynccontextmanager
 async def run_work_site(folder: Path) -> AsyncGenerator[WorkSite]:
-    """Starts everything, and ends it."""
+    """Starts everything, and stops it at the end."""
     async with AsyncExitStack() as stack:
         fork_server = await stack.enter_async_context(run_fork_server())
         server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
@@ -168,7 +168,7 @@ async def run_work_site(folder: Path) -> AsyncGenerator[WorkSite]:
 
 
 def write_config(site: WorkSite, store_url: str) -> str:
-    """The same for both gateways."""
+    """The configuration of both gateways."""
     url = site.agent.peer.url
     timeout = {"query": "3s", "arrival": "3s"}
     return yaml.safe_dump(

@@ -1,4 +1,4 @@
-"""Schedules at whose ticks a gateway dies: each fires as its policy for missed runs says, and never twice (OBJ-8)."""
+"""Schedules at whose ticks a gateway dies: each follows its policy for missed runs and never fires twice (OBJ-8)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EVERY_S: Final = 3
 GRACE_S: Final = 1
 _BORDER_MS: Final = 250
-"""Between the time that a gateway judged by and that of the fact."""
+"""Tolerance between the time that a gateway judged by and that of the fact."""
 _OVER_S: Final = 60.0
 
 
@@ -38,7 +38,7 @@ class TickScene:
     _schedule: str = ""
 
     async def begin(self) -> int:
-        """Creates it; the time of its first tick, in ms."""
+        """Creates it; returns the time of its first tick, in ms."""
         body: dict[str, Json] = {
             "title": self.missed,
             "agent": AGENT,
@@ -53,7 +53,7 @@ class TickScene:
         return parse_ms(str((await self._read())["nextAt"]))
 
     async def finish(self) -> None:
-        """Waits for the runs that are owed, and deletes it."""
+        """Waits for the pending runs, and deletes it."""
 
         async def have_begun() -> bool:
             return not (await self._read())["waiting"]
@@ -71,7 +71,7 @@ class TickScene:
         await self.site.call("DELETE", f"/v1/schedules/{self._schedule}")
 
     async def judge(self) -> None:
-        """Every tick was judged once, and what was judged is what the policy says."""
+        """Every tick was judged once, according to the policy."""
         named, begun, at_ms = Counter[int](), set[int](), 0
         sent = self.site.agent.count_messages()
         for entry in await read_stream(self.store.log, self._schedule):
@@ -89,12 +89,12 @@ class TickScene:
         ]
         for number in range(1, named.total() + 1):
             name = f"schedule-{self._schedule}-{number}"
-            # One that waited when it was deleted has not begun.
+            # A run that waited when the schedule was deleted has not begun.
             if sent[name] != (number in begun):
                 self.faults.append(f"{self.missed}: run {number} was sent {sent[name]} times")
 
     def _judge_step(self, step: ScheduleChange, judged_ms: int, expected_ms: int) -> int:
-        """Holds one step against the policy; the tick that has to come next."""
+        """Checks one step against the policy; returns the next expected tick."""
         first, last, every = step.tick_ms or 0, step.through_ms or 0, EVERY_S * 1000
         if expected_ms and first != expected_ms:
             self.faults.append(f"{self.missed}: tick {expected_ms} was not judged, {first} was")

@@ -1,4 +1,4 @@
-"""The store for agents of the SDK: versions, events and lists on every engine (``passerelle.client.tasks``)."""
+"""The task store for SDK agents: versions, events and lists on every engine (``passerelle.client.tasks``)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOW_S = 1_790_000_000
 
 @dataclass
 class Named(User):
-    """A user who is known."""
+    """An authenticated user."""
 
     name: str
 
@@ -88,7 +88,7 @@ async def write(
     version: TaskVersion,
     context: ServerCallContext | None = None,
 ) -> TaskVersion:
-    """Saves a task with the event that made it so."""
+    """Saves a task with the event that caused it."""
     return await tasks.save(
         task,
         event=happened(task),
@@ -99,7 +99,7 @@ async def write(
 
 
 async def fill(tasks: RedisVersionedTaskStore, count: int) -> list[TaskVersion]:
-    """A task with events: the versions that it went through."""
+    """A task with events, one for each of its versions."""
     versions = [TaskVersion.MISSING]
     for number in range(count):
         versions.append(await write(tasks, make_task(at_s=number), versions[-1]))
@@ -122,14 +122,14 @@ async def take(events: AsyncIterator[VersionedEvent], count: int) -> list[TaskVe
 # ---- versions
 
 
-async def test_versions_count_the_writes_and_a_task_comes_back_as_it_was(
+async def test_versions_count_writes_and_a_task_is_read_unchanged(
     tasks: RedisVersionedTaskStore,
 ) -> None:
     task = make_task()
     task.artifacts.append(Artifact(artifact_id="a", parts=[Part(raw=b"\x00\xff")]))
     first = await write(tasks, task, TaskVersion.MISSING)
     assert first == TaskVersion(1)
-    # The handler keeps a user's message by a write of its own, which no event made.
+    # The handler stores a user's message in a separate write, which no event caused.
     second = await tasks.save(task, event=None, prev=None, prev_version=first, context=caller())
     assert second == TaskVersion(2)
     stored = await tasks.get("t1", caller())
@@ -186,7 +186,7 @@ async def test_owner_is_the_user_within_the_tenant(tasks: RedisVersionedTaskStor
     assert await tasks.get("t1", caller("ada", "one")) is not None
 
 
-async def test_two_agents_over_one_server_do_not_meet(
+async def test_two_agents_on_one_server_are_isolated(
     tasks: RedisVersionedTaskStore, server: Server
 ) -> None:
     await write(tasks, make_task(), TaskVersion.MISSING)
@@ -195,7 +195,7 @@ async def test_two_agents_over_one_server_do_not_meet(
         assert await write(other, make_task(), TaskVersion.MISSING) == TaskVersion(1)
 
 
-async def test_deleted_task_leaves_nothing(tasks: RedisVersionedTaskStore, server: Server) -> None:
+async def test_deleted_task_leaves_no_keys(tasks: RedisVersionedTaskStore, server: Server) -> None:
     await fill(tasks, 2)
     await tasks.delete("t1", caller())
     await tasks.delete("t1", caller())
@@ -234,11 +234,11 @@ async def test_write_whose_reply_was_lost_is_written_once(
 
 
 def same_id(_: int) -> str:
-    """The id of a call that is made again."""
+    """The id of a repeated call."""
     return "0ddba11"
 
 
-async def test_repeat_of_a_write_is_known_though_others_wrote_since(
+async def test_repeated_write_is_recognized_after_other_writes(
     tasks: RedisVersionedTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = await fill(tasks, 1)
@@ -258,7 +258,7 @@ async def test_repeat_of_a_write_is_known_though_others_wrote_since(
 # ---- events
 
 
-async def test_reader_gets_what_it_missed_and_then_what_comes(
+async def test_reader_gets_missed_events_and_then_new_ones(
     tasks: RedisVersionedTaskStore,
 ) -> None:
     versions = await fill(tasks, 3)
@@ -272,7 +272,7 @@ async def test_reader_gets_what_it_missed_and_then_what_comes(
         assert await coming == [TaskVersion(4), TaskVersion(5)]
 
 
-async def test_every_kind_of_event_comes_back_as_it_was(tasks: RedisVersionedTaskStore) -> None:
+async def test_every_kind_of_event_is_read_unchanged(tasks: RedisVersionedTaskStore) -> None:
     task = make_task()
     artifact = Artifact(artifact_id="a", parts=[Part(text="x")])
     said: list[Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent] = [
@@ -289,7 +289,7 @@ async def test_every_kind_of_event_comes_back_as_it_was(tasks: RedisVersionedTas
         assert [(await anext(events)).event for _ in said] == said
 
 
-async def test_writes_without_an_event_leave_no_hole_in_a_stream(
+async def test_writes_without_an_event_leave_no_gap_in_a_stream(
     tasks: RedisVersionedTaskStore,
 ) -> None:
     (first,) = await fill(tasks, 1)
@@ -303,7 +303,7 @@ async def test_writes_without_an_event_leave_no_hole_in_a_stream(
         assert await coming == [TaskVersion(3)]
 
 
-async def test_reader_on_another_replica_hears_at_once_and_every_reader_hears_all(
+async def test_readers_on_every_replica_get_all_events_at_once(
     tasks: RedisVersionedTaskStore, server: Server
 ) -> None:
     versions = await fill(tasks, 1)
@@ -317,14 +317,14 @@ async def test_reader_on_another_replica_hears_at_once_and_every_reader_hears_al
             await wait_until(lambda: opened.events.watched == 1, 5, "both follow over one watch")
             for _ in range(3):
                 versions.append(await write(tasks, make_task(), versions[-1]))
-            # Well under the time after which a reader looks by itself.
-            heard = await asyncio.wait_for(asyncio.gather(*coming), 3)
-        assert heard == [versions[1:], versions[1:]]
+            # Well below the interval after which a reader polls.
+            received = await asyncio.wait_for(asyncio.gather(*coming), 3)
+        assert received == [versions[1:], versions[1:]]
         await wait_until(lambda: opened.events.watched == 0, 5, "nothing is followed any more")
 
 
 class NoHints:
-    """Hints of which none ever comes."""
+    """Hints that never arrive."""
 
     def on_loss(self, *_: object) -> None: ...
 
@@ -333,9 +333,7 @@ class NoHints:
     async def ignore(self, *_: object) -> None: ...
 
 
-async def test_reader_without_hints_looks_by_itself(
-    tasks: RedisVersionedTaskStore, server: Server
-) -> None:
+async def test_reader_without_hints_polls(tasks: RedisVersionedTaskStore, server: Server) -> None:
     versions = await fill(tasks, 1)
     opened = await tasks.open()
     deaf = SharedEvents(opened.tasks, cast("RedisHints", NoHints()), poll_s=0.05)
@@ -348,7 +346,9 @@ async def test_reader_without_hints_looks_by_itself(
 
 
 @pytest.mark.requirement("I8")
-async def test_trimmed_events_are_said_and_never_skipped(tasks: RedisVersionedTaskStore) -> None:
+async def test_trimmed_events_are_reported_and_never_skipped(
+    tasks: RedisVersionedTaskStore,
+) -> None:
     versions = await fill(tasks, 8)
     # Five are kept: 4 to 8.
     for after in (TaskVersion.MISSING, *versions[:2]):
@@ -360,7 +360,9 @@ async def test_trimmed_events_are_said_and_never_skipped(tasks: RedisVersionedTa
 
 
 @pytest.mark.requirement("I8")
-async def test_slow_reader_that_was_overtaken_is_told(tasks: RedisVersionedTaskStore) -> None:
+async def test_slow_reader_behind_the_trim_line_gets_an_error(
+    tasks: RedisVersionedTaskStore,
+) -> None:
     versions = await fill(tasks, 1)
     async with follow(tasks, TaskVersion.MISSING) as events:
         assert await take(events, 1) == versions
@@ -372,7 +374,7 @@ async def test_slow_reader_that_was_overtaken_is_told(tasks: RedisVersionedTaskS
 
 @pytest.mark.requirement("I8")
 @pytest.mark.parametrize("how", ["deleted", "expired", "lost"])
-async def test_events_that_are_gone_are_said(
+async def test_missing_events_are_reported(
     tasks: RedisVersionedTaskStore, server: Server, how: str
 ) -> None:
     versions = await fill(tasks, 3)
@@ -385,7 +387,7 @@ async def test_events_that_are_gone_are_said(
         elif how == "expired":
             ask(url, "DEL", at.events)
         else:
-            # A failover took the tail of the history, and versions will be used again.
+            # A failover lost the tail of the history, and versions will be reused.
             ask(url, "HSET", at.task, "v", "2", "last", "2")
         with pytest.raises(EventsGoneError) as gone:
             await anext(events)
@@ -394,10 +396,10 @@ async def test_events_that_are_gone_are_said(
 
 @pytest.mark.requirement("I8")
 @pytest.mark.parametrize("how", ["destroyed", "ended"])
-async def test_events_that_are_gone_are_said_after_one_more_version(
+async def test_missing_events_are_reported_after_one_more_version(
     tasks: RedisVersionedTaskStore, server: Server, how: str
 ) -> None:
-    """The next event makes the stream anew: it follows none of those that expired, and goes like them."""
+    """The next event creates the stream again: it does not follow the expired events, and expires like them."""
     versions = await fill(tasks, 4)
     at = (await tasks.open()).tasks.space.locate("t1")
     node = (await tasks.open()).nodes.node(at.shard).endpoint.name
@@ -418,7 +420,7 @@ async def test_events_that_are_gone_are_said_after_one_more_version(
     assert 0 < cast("int", ask(url, "PTTL", at.events)) <= 60_000
 
 
-async def test_events_expire_behind_the_end_and_the_task_stays(
+async def test_events_expire_after_the_end_and_the_task_stays(
     tasks: RedisVersionedTaskStore, server: Server
 ) -> None:
     versions = await fill(tasks, 1)
@@ -434,7 +436,7 @@ async def test_events_expire_behind_the_end_and_the_task_stays(
     assert cast("int", ask(url, "PTTL", at.events)) > 0
 
 
-async def test_publish_adds_nothing_to_what_was_saved(tasks: RedisVersionedTaskStore) -> None:
+async def test_publish_adds_nothing_to_the_saved_task(tasks: RedisVersionedTaskStore) -> None:
     versions = await fill(tasks, 1)
     stream = RedisTaskEventStream(tasks)
     await stream.publish("t1", VersionedEvent(happened(make_task()), versions[0]))
@@ -446,7 +448,7 @@ async def test_publish_adds_nothing_to_what_was_saved(tasks: RedisVersionedTaskS
 
 
 async def make_list(tasks: RedisVersionedTaskStore) -> None:
-    """Nine tasks: t0 is the oldest; t3 and t4 are of one moment; every third one has ended; contexts a and b."""
+    """Nine tasks: t0 is the oldest; t3 and t4 have the same time; every third one has ended; contexts a and b."""
     for number in range(9):
         state = "COMPLETED" if number % 3 == 0 else "WORKING"
         at_s = 3 if number == 4 else number
@@ -458,7 +460,7 @@ async def make_list(tasks: RedisVersionedTaskStore) -> None:
 async def read_pages(
     tasks: RedisVersionedTaskStore, size: int, **wanted: object
 ) -> tuple[list[str], set[int]]:
-    """The ids of all pages, and the totals that they name."""
+    """The ids of all pages, and the totals that they contain."""
     found: list[str] = []
     totals: set[int] = set()
     token = ""
@@ -475,7 +477,7 @@ async def read_pages(
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 100])
-async def test_list_is_by_status_time_and_pages_meet_without_a_seam(
+async def test_list_is_ordered_by_status_time_without_gaps_between_pages(
     tasks: RedisVersionedTaskStore, size: int
 ) -> None:
     await make_list(tasks)
@@ -491,7 +493,7 @@ async def test_list_is_by_status_time_and_pages_meet_without_a_seam(
     assert await read_pages(tasks, size, status_timestamp_after=since) == (late, {3})
 
 
-async def test_task_that_moves_on_moves_up_and_stands_there_once(
+async def test_updated_task_moves_up_and_is_listed_once(
     tasks: RedisVersionedTaskStore,
 ) -> None:
     await make_list(tasks)
@@ -500,7 +502,7 @@ async def test_task_that_moves_on_moves_up_and_stands_there_once(
     assert (found[0], sorted(found), totals) == ("t1", [f"t{n}" for n in range(9)], {9})
 
 
-async def test_many_tasks_of_one_moment_are_all_listed(tasks: RedisVersionedTaskStore) -> None:
+async def test_tasks_with_equal_times_are_all_listed(tasks: RedisVersionedTaskStore) -> None:
     names = [f"t{number:03d}" for number in range(300)]
     await asyncio.gather(*(write(tasks, make_task(name), TaskVersion.MISSING) for name in names))
     assert await read_pages(tasks, 100) == (names[::-1], {300})
@@ -521,7 +523,7 @@ async def test_list_drops_rows_without_a_task_and_moves_rows_that_lag(
     assert (found[0], totals) == ("t8", {9})
 
 
-async def test_page_token_that_is_none_of_ours_is_refused(tasks: RedisVersionedTaskStore) -> None:
+async def test_foreign_page_token_is_refused(tasks: RedisVersionedTaskStore) -> None:
     with pytest.raises(InvalidParamsError):
         await tasks.list(ListTasksRequest(page_token="?"), caller())
 
@@ -538,7 +540,7 @@ async def test_server_that_evicts_is_refused_at_the_first_use(engine_server: Ser
         ask(engine_server.url, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
-async def test_server_that_is_not_there_is_said_and_tried_again_at_the_next_use() -> None:
+async def test_unreachable_server_is_reported_and_retried_at_the_next_use() -> None:
     tasks = RedisVersionedTaskStore("redis://127.0.0.1:1")
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
@@ -548,6 +550,6 @@ async def test_server_that_is_not_there_is_said_and_tried_again_at_the_next_use(
 @pytest.mark.parametrize(
     "settings", [{"name": ""}, {"name": "a:b"}, {"keep_events": 0}, {"keep_ended_s": 0}]
 )
-def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any]) -> None:
+def test_unusable_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^(name|keep)"):
         partial(RedisVersionedTaskStore, "redis://127.0.0.1:1", **settings)()

@@ -1,4 +1,4 @@
-"""What was acknowledged is seen to be there without a look into the archive; what cannot be seen is named."""
+"""Acknowledged events are verified without reading the archive; unproven sessions are listed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def list_unproven(store: Store) -> set[str]:
-    """The sessions of which it has to be read whether they are there."""
+    """The sessions that have to be read for a proof."""
     found = store.log.list_acknowledged(-inf)
     return {one.session for one in await store.log.find_unproven(found)}
 
 
-async def test_what_is_there_is_seen_in_the_engine_and_in_the_archive(
+async def test_acknowledged_events_are_proven_in_engine_and_archive(
     store: Store, tmp_path: Path
 ) -> None:
     stays, leaves = [await begin(store, 2) for _ in range(2)]
@@ -42,7 +42,7 @@ async def test_what_is_there_is_seen_in_the_engine_and_in_the_archive(
     assert await list_unproven(store) == set()
 
 
-async def test_a_head_that_ends_elsewhere_proves_nothing(store: Store) -> None:
+async def test_head_at_another_position_proves_nothing(store: Store) -> None:
     shorter, other, gone, whole = [await begin(store, 2) for _ in range(4)]
     head = keys.head(shorter.at.stream)
     await store.nodes.update(shorter.at.shard, pack("HSET", head, "seq", 3))
@@ -54,7 +54,7 @@ async def test_a_head_that_ends_elsewhere_proves_nothing(store: Store) -> None:
     assert whole.at.session not in await list_unproven(store)
 
 
-async def test_a_row_that_is_gone_or_another_proves_nothing(store: Store) -> None:
+async def test_missing_or_different_row_proves_nothing(store: Store) -> None:
     gone, moved, whole = [await begin(store, 2) for _ in range(3)]
     for story in (gone, moved, whole):
         await leave(store, story)
@@ -66,20 +66,20 @@ async def test_a_row_that_is_gone_or_another_proves_nothing(store: Store) -> Non
     assert await list_unproven(store) == {gone.at.session, moved.at.session}
 
 
-async def test_what_left_with_more_than_was_acknowledged_is_read(
+async def test_session_archived_beyond_the_acknowledged_event_is_read(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    """Somebody else went on with it: the row does not say that ours was there before."""
+    """Another writer continued it: the row does not prove that the acknowledged event was there before."""
     story = await begin(store, 2)
-    async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as beside:
-        assert isinstance(await beside.log.append(story.tell("theirs")), Appended)
+    async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as second:
+        assert isinstance(await second.log.append(story.tell("theirs")), Appended)
     await leave(store, story)
     [one] = store.log.list_acknowledged(-inf)
     assert await store.log.find_unproven([one]) == [one]
     assert await has_event(store.log, one.session, one.last, one.chain)
 
 
-async def test_what_came_back_is_seen_in_the_engine_again(store: Store) -> None:
+async def test_revived_session_is_proven_in_the_engine_again(store: Store) -> None:
     story = await begin(store, 2)
     await leave(store, story)
     assert isinstance(await store.log.append(story.tell("more")), Appended)

@@ -40,7 +40,7 @@ async def test_ack_of_ten_five_and_twelve_is_twelve(store: Store) -> None:
         assert await store.acks.read_ack(at.stream, "dev") == cursor(kept)
 
 
-async def test_devices_have_positions_of_their_own(store: Store) -> None:
+async def test_devices_have_separate_positions(store: Store) -> None:
     at = await begin(store)
     await store.acks.store_ack(at.stream, "phone#1", 1, cursor(4), NOW_MS)
     await store.acks.store_ack(at.stream, "phone#2", 1, cursor(9), NOW_MS)
@@ -75,7 +75,7 @@ async def test_ack_beyond_the_end_or_of_another_epoch_is_refused(store: Store) -
     assert await store.acks.read_ack(at.stream, "dev") is None
 
 
-async def test_devices_that_ack_at_once_are_judged_each_by_itself(store: Store) -> None:
+async def test_concurrent_acks_of_devices_are_checked_separately(store: Store) -> None:
     at = await begin(store)
     await store.acks.store_ack(at.stream, "tablet", 7, "", NOW_MS)
     said = [("phone", 1, cursor(4)), ("tablet", 6, cursor(5)), ("watch", 1, cursor(99))]

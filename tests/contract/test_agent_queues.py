@@ -1,4 +1,4 @@
-"""The outgoing queue of an agent: callers take turns, priority within a caller, and nothing grows with what waits."""
+"""The outgoing queue of an agent: callers take turns, priorities apply within a caller, and idle state is removed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def take_all(store: Store, agent: str) -> list[str]:
 
 
 @pytest.mark.requirement("TEV-3")
-async def test_position_is_how_many_wait_and_who_comes_twice_waits_once(store: Store) -> None:
+async def test_position_counts_waiting_tasks_and_a_repeated_add_counts_once(store: Store) -> None:
     agent = operation()
     assert await add(store, agent, "ada", 1) == TaskAdded(is_new=True, position=1)
     assert await add(store, agent, "ada", 2) == TaskAdded(is_new=True, position=2)
@@ -53,7 +53,7 @@ async def test_flood_of_one_caller_does_not_starve_another(store: Store) -> None
     assert Counter(str(one).split("_")[1] for one in first) == {"flood": 3, "bob": 3}
 
 
-async def test_who_comes_with_one_task_at_a_time_gets_its_share_and_no_more(store: Store) -> None:
+async def test_caller_with_one_task_at_a_time_gets_its_share(store: Store) -> None:
     agent, served = operation(), Counter[str]()
     for number in range(100):
         await add(store, agent, "flood", number)
@@ -66,7 +66,7 @@ async def test_who_comes_with_one_task_at_a_time_gets_its_share_and_no_more(stor
     assert served == {"flood": 30, "bob": 30}
 
 
-async def test_who_comes_late_does_not_catch_up_on_turns_that_it_did_not_want(store: Store) -> None:
+async def test_late_caller_does_not_catch_up_on_earlier_turns(store: Store) -> None:
     agent = operation()
     for number in range(60):
         await add(store, agent, "early", number)
@@ -100,7 +100,7 @@ async def test_higher_priority_goes_first_among_the_tasks_of_one_caller(store: S
     assert [one for one in taken if one.startswith("ada")] == [
         "ada_2", "ada_5", "ada_3", "ada_4", "ada_0", "ada_1"
     ]  # fmt: skip
-    assert [one[:3] for one in taken] == ["ada", "bob"] * 6, "it buys no turn of anybody else"
+    assert [one[:3] for one in taken] == ["ada", "bob"] * 6, "it takes no turn of another caller"
 
 
 async def test_task_of_another_priority_moves_and_keeps_its_time(store: Store) -> None:
@@ -111,7 +111,7 @@ async def test_task_of_another_priority_moves_and_keeps_its_time(store: Store) -
     assert await take_all(store, agent) == ["ada_2", "ada_0", "ada_1"]
 
 
-async def test_task_that_is_put_back_has_the_place_of_its_time(store: Store) -> None:
+async def test_requeued_task_keeps_its_place_by_time(store: Store) -> None:
     agent = operation()
     for number in range(3):
         await add(store, agent, "ada", number)
@@ -120,7 +120,7 @@ async def test_task_that_is_put_back_has_the_place_of_its_time(store: Store) -> 
     assert await take_all(store, agent) == ["ada_0", "ada_1", "ada_2"]
 
 
-async def test_task_that_is_dropped_has_no_turn(store: Store) -> None:
+async def test_dropped_task_has_no_turn(store: Store) -> None:
     agent = operation()
     for number in range(2):
         await add(store, agent, "ada", number)
@@ -132,7 +132,7 @@ async def test_task_that_is_dropped_has_no_turn(store: Store) -> None:
     assert await take_all(store, agent) == ["ada_1"]
 
 
-async def test_task_that_is_given_away_waits_among_those_of_its_heir(store: Store) -> None:
+async def test_transferred_task_waits_among_those_of_its_new_owner(store: Store) -> None:
     agent = operation()
     for caller, number in (("ada", 0), ("cleo", 1), ("ada", 2), ("ada", 3)):
         await add(store, agent, caller, number)
@@ -142,7 +142,7 @@ async def test_task_that_is_given_away_waits_among_those_of_its_heir(store: Stor
     assert await take_all(store, agent) == ["ada_3", "ada_0", "cleo_1", "ada_2"], "its heir waits"
 
 
-async def test_caller_who_gives_away_all_that_waits_stops_nobody(store: Store) -> None:
+async def test_caller_whose_tasks_are_all_transferred_blocks_no_other(store: Store) -> None:
     agent = operation()
     await add(store, agent, "ada", 0)
     await add(store, agent, "cleo", 1)
@@ -151,7 +151,7 @@ async def test_caller_who_gives_away_all_that_waits_stops_nobody(store: Store) -
     assert sorted(await take_all(store, agent)) == ["ada_0", "cleo_1"]
 
 
-async def test_turn_that_came_to_nothing_is_given_back(store: Store) -> None:
+async def test_unused_turn_is_returned(store: Store) -> None:
     agent = operation()
     for number in range(3):
         await add(store, agent, "ada", number)
@@ -162,7 +162,7 @@ async def test_turn_that_came_to_nothing_is_given_back(store: Store) -> None:
     assert await take_all(store, agent) == ["ada_2", "bob_1", "bob_2"]
 
 
-async def test_caller_who_has_nothing_waiting_any_more_gets_it_back_as_well(store: Store) -> None:
+async def test_unused_turn_is_returned_to_a_caller_without_waiting_tasks(store: Store) -> None:
     agent = operation()
     await add(store, agent, "ada", 0)
     for number in range(3):
@@ -174,15 +174,15 @@ async def test_caller_who_has_nothing_waiting_any_more_gets_it_back_as_well(stor
     assert await take_all(store, agent) == ["ada_1", "ada_2", "bob_1", "bob_2"]
 
 
-async def test_turn_of_a_caller_whom_a_line_does_not_know_changes_nothing(store: Store) -> None:
+async def test_turn_of_an_unknown_caller_changes_nothing(store: Store) -> None:
     agent = operation()
     assert await store.queues.take(agent, "ada") is None
     await add(store, agent, "bob", 0)
     assert await store.queues.take(agent, "ada") == "task_bob_0"
 
 
-async def test_turn_without_a_task_is_passed_by(engine_server: Server, tmp_path: Path) -> None:
-    """As a line has it in which an older version has moved a task to another caller."""
+async def test_turn_without_a_task_is_skipped(engine_server: Server, tmp_path: Path) -> None:
+    """The state in a queue in which an older version has moved a task to another caller."""
     agent = operation()
     async with await Store.open(StoreSettings(engine_server.url, tmp_path / "blobs")) as store:
         await add(store, agent, "ada", 0)
@@ -197,7 +197,7 @@ async def test_turn_without_a_task_is_passed_by(engine_server: Server, tmp_path:
 async def test_ten_thousand_tasks_of_a_hundred_callers_are_served_in_equal_shares(
     engine_server: Server, tmp_path: Path
 ) -> None:
-    """Two instances pull from the lines of five agents; at no time is a caller ahead by a tenth."""
+    """Two instances take from the queues of five agents; no caller is ever ahead by a tenth."""
     agents, callers = [operation() for _ in range(5)], 100
     settings = StoreSettings(engine_server.url, tmp_path / "blobs")
     async with await Store.open(settings) as one, await Store.open(settings) as other:
@@ -226,9 +226,7 @@ async def test_ten_thousand_tasks_of_a_hundred_callers_are_served_in_equal_share
     assert set(served.values()) == {100}
 
 
-async def test_nothing_is_left_of_a_queue_in_which_nobody_waits(
-    engine_server: Server, tmp_path: Path
-) -> None:
+async def test_empty_queue_leaves_no_keys(engine_server: Server, tmp_path: Path) -> None:
     agent = operation()
     async with await Store.open(StoreSettings(engine_server.url, tmp_path / "blobs")) as store:
         for number in range(3):
@@ -241,11 +239,11 @@ async def test_nothing_is_left_of_a_queue_in_which_nobody_waits(
 
 
 def count_commands(url: str) -> Counter[str]:
-    """How often the engine has carried out each command that reads or writes a row."""
-    told = cast("dict[str, dict[str, int]]", ask(url, "INFO", "commandstats"))
-    names = {key: key.removeprefix("cmdstat_") for key in told}
+    """Number of executions of each command that reads or writes a row."""
+    reported = cast("dict[str, dict[str, int]]", ask(url, "INFO", "commandstats"))
+    names = {key: key.removeprefix("cmdstat_") for key in reported}
     rows = {key: name for key, name in names.items() if name[0] in "zh" and name != "hello"}
-    return Counter({name: told[key]["calls"] for key, name in rows.items()})
+    return Counter({name: reported[key]["calls"] for key, name in rows.items()})
 
 
 async def test_adding_promoting_and_taking_cost_the_same_at_ten_and_at_ten_thousand(
@@ -258,7 +256,7 @@ async def test_adding_promoting_and_taking_cost_the_same_at_ten_and_at_ten_thous
 
 
 async def measure(store: Store, url: str, size: int) -> list[Counter[str]]:
-    """What the engine does to add, to promote and to take a task where so many wait."""
+    """The engine commands to add, promote and take a task with ``size`` tasks waiting."""
     agent = operation()
     for number in range(size):
         await add(store, agent, f"c{number % 2}", number)

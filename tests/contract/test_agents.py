@@ -1,4 +1,4 @@
-"""Agents that dial in, in the store: who serves them now, and what waits for them."""
+"""Agents that dial in: their serving connection, and the calls that wait for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def read_links(store: Store, agent: str) -> set[str]:
     return set(served.links) if served else set()
 
 
-async def test_the_newest_link_has_the_name_and_the_older_one_cannot_keep_it(store: Store) -> None:
+async def test_newest_link_owns_the_name_and_the_older_one_cannot_renew(store: Store) -> None:
     assert await store.agents.read("solo") is None
     assert await register(store, "cn_1", "solo") == 1
     assert await register(store, "cn_2", "solo") == 2
@@ -40,7 +40,7 @@ async def test_the_newest_link_has_the_name_and_the_older_one_cannot_keep_it(sto
     assert await read_links(store, "solo") == {"cn_2"}
 
 
-async def test_links_of_a_pool_serve_beside_each_other(store: Store) -> None:
+async def test_links_of_a_pool_serve_together(store: Store) -> None:
     await register(store, "cn_1", "many", pool=True)
     await register(store, "cn_2", "many", pool=True)
     assert await read_links(store, "many") == {"cn_1", "cn_2"}
@@ -48,7 +48,7 @@ async def test_links_of_a_pool_serve_beside_each_other(store: Store) -> None:
     assert await read_links(store, "many") == {"cn_2"}
 
 
-async def test_a_link_that_says_nothing_more_serves_no_more_and_its_card_stays(
+async def test_silent_link_stops_serving_and_its_card_stays(
     store: Store,
 ) -> None:
     await register(store, "cn_1", "gone", hold_ms=-1)
@@ -59,7 +59,7 @@ async def test_a_link_that_says_nothing_more_serves_no_more_and_its_card_stays(
     assert not await store.agents.keep("gone", "cn_1", "inst_cn_1", 1, hold_ms=HOLD_MS)
 
 
-async def test_what_waits_for_an_agent_is_noted_and_told(store: Store) -> None:
+async def test_waiting_calls_of_an_agent_are_counted_and_reported(store: Store) -> None:
     news: list[AgentUpdate] = []
     await store.agents.listen("busy", news.append)
     await store.agents.offer("busy", "task_1")

@@ -1,4 +1,4 @@
-"""Alert rules as Prometheus reads them: promtool checks them, and plays the cases of each alert."""
+"""Alert rules as Prometheus reads them: promtool checks them and runs the unit tests of each alert."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
 def run_promtool(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """What promtool says; without one nothing is shown, so that is an error."""
+    """The output of promtool. A missing promtool is an error: a skipped test would prove nothing."""
     promtool = shutil.which("promtool")
     assert promtool is not None, "no promtool: apt install prometheus"
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""The append: each of its answers, and that a refusal leaves no trace."""
+"""The append: each of its results, and that a refusal leaves no trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def chain_after(chain: str, *event_ids: str) -> str:
 
 
 def dump(server: Server) -> dict[bytes, object]:
-    """Everything that is stored, in a form that compares."""
+    """All stored data in a comparable form."""
     found: dict[bytes, object] = {}
     for url in server.nodes:
         names = cast("list[bytes]", ask(url, "KEYS", "*"))
@@ -69,7 +69,7 @@ def batch_of(at: Place, *, expected: Stamp = ABSENT, op: str = "") -> Batch:
 
 
 async def begin(store: Store, at: Place) -> Stamp:
-    """The first append of a place; what it wrote."""
+    """The first append of a place; returns what it wrote."""
     first = batch_of(at)
     assert isinstance(await store.log.append(first), Appended)
     return Stamp(1, first.op)
@@ -118,7 +118,7 @@ async def test_stored_envelope_begins_with_its_sequence_and_the_frame_is_cut_out
     assert second.data[offset : offset + length] == b'{"statusUpdate":{}}'
 
 
-async def test_snapshot_gets_the_sequences_that_only_the_script_knows(store: Store) -> None:
+async def test_snapshot_gets_the_sequences_assigned_by_the_script(store: Store) -> None:
     at = make_place()
     stamp = await begin(store, at)
     pieces = (b'{"last":', 1, b',"first":', 0, b"}")
@@ -137,7 +137,7 @@ async def test_snapshot_gets_the_sequences_that_only_the_script_knows(store: Sto
     assert task.stamp.version == 2
 
 
-async def test_fields_are_set_and_removed_beside_the_snapshot(store: Store) -> None:
+async def test_fields_are_set_and_removed_with_the_snapshot(store: Store) -> None:
     at = make_place()
     first = Batch(
         at.session,
@@ -202,7 +202,7 @@ async def test_key_with_another_request_is_a_conflict(store: Store, server: Serv
 
 
 @pytest.mark.requirement("I2", "CMD-28")
-async def test_other_version_is_a_conflict_that_names_what_is_there(
+async def test_other_version_is_a_conflict_that_names_the_stored_one(
     store: Store, server: Server
 ) -> None:
     at = make_place()
@@ -347,7 +347,7 @@ async def test_driver_that_lost_the_task_is_fenced(store: Store, server: Server)
 
 
 @pytest.mark.requirement("I9")
-async def test_settled_row_goes_with_the_fact_and_only_by_the_holder_of_the_claim(
+async def test_row_is_settled_with_the_fact_by_the_holder_of_the_claim_only(
     store: Store, server: Server
 ) -> None:
     at = make_place()
@@ -399,7 +399,7 @@ async def test_of_two_changes_of_one_row_the_later_one_holds(store: Store) -> No
     assert [row.member for row in found.rows] == [kept]
 
 
-async def test_more_rows_are_set_and_dropped_than_one_command_of_a_script_may_have(
+async def test_rows_beyond_the_argument_limit_of_one_command_are_set_and_dropped(
     store: Store,
 ) -> None:
     at = make_place()
@@ -480,7 +480,7 @@ async def test_older_shard_epoch_is_refused_and_the_new_one_learned(
     assert isinstance(await store.log.append(retried), Appended)
 
 
-async def test_own_operation_is_recognised_before_anything_that_it_changed(store: Store) -> None:
+async def test_own_operation_is_recognized_before_its_own_changes(store: Store) -> None:
     at = make_place()
     await opens_lease(store, at)
     member = f"retry:{at.task}"
@@ -579,7 +579,7 @@ NOON = "2026-11-23T12:00:00.000Z"
 LATER = "2026-11-23T12:00:00.001Z"
 
 
-async def test_times_of_a_stream_never_go_back(store: Store, server: Server) -> None:
+async def test_times_of_a_stream_never_decrease(store: Store, server: Server) -> None:
     at = make_place()
     first = replace(batch_of(at), at=LATER)
     assert isinstance(await store.log.append(first), Appended)
@@ -589,7 +589,7 @@ async def test_times_of_a_stream_never_go_back(store: Store, server: Server) -> 
         assert await store.log.append(earlier) == Early(LATER)
     same = replace(batch_of(at, expected=stamp), at=LATER)
     assert isinstance(await store.log.append(same), Appended)
-    # The same operation again is told that it ran, whatever the time.
+    # The repeated operation reports success, whatever the time.
     assert isinstance(await store.log.append(replace(same, at=NOON)), Again)
     timeless = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(Stamp(2, same.op)),))
     assert isinstance(await store.log.append(timeless), Appended)

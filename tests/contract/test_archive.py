@@ -1,4 +1,4 @@
-"""The archive: what has left the engine is read as before, and comes back whole where somebody goes on with it."""
+"""The archive: archived sessions are read as before, and return to the engine when an append continues them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OWNER = Principal("ada").key
 
 @dataclass(slots=True)
 class Story:
-    """A session with a thread, a task and an approval; ``stamps`` are those that were written last."""
+    """A session with a thread, a task and an approval; ``stamps`` are the latest versions."""
 
     at: Place = field(default_factory=make_place)
     stamps: dict[EntityRef, Stamp] = field(default_factory=dict["EntityRef", Stamp])
@@ -67,7 +67,7 @@ class Story:
         self.stamps = dict.fromkeys(self.refs, ABSENT)
 
     def _write_record(self) -> tuple[bytes, ...]:
-        """What all records say, as far as the store reads them; the last sequence comes next."""
+        """The members of all records that the store reads; the last sequence follows."""
         return (f'{{"sessionId":"{self.at.session}","owner":"{self.owner}","last":['.encode(),)
 
     def tell(
@@ -107,7 +107,7 @@ class Story:
 
 
 async def begin(store: Store, appends: int = 3, story: Story | None = None) -> Story:
-    """Tells a story and ends it."""
+    """Appends a session and ends it."""
     story = story or Story()
     for number in range(appends):
         assert isinstance(await store.log.append(story.tell(f"part {number}")), Appended)
@@ -115,7 +115,7 @@ async def begin(store: Store, appends: int = 3, story: Story | None = None) -> S
 
 
 async def read_all(store: Store, story: Story) -> list[object]:
-    """What any reader is told of a session."""
+    """The data of a session that any reader sees."""
     log, stream = store.log, story.at.stream
     head = await log.read_head(stream)
     top = 0 if head is None else head.sequence
@@ -139,7 +139,7 @@ async def read_all(store: Store, story: Story) -> list[object]:
 
 
 async def leave(store: Store, *stories: Story) -> None:
-    """Has sessions of one shard leave the engine."""
+    """Archives the sessions of one shard."""
     sessions = [story.at.session for story in stories]
     left = await store.archiver.archive(stories[0].at.shard, sessions)
     assert (left.sessions, left.stay) == (sessions, [])
@@ -162,7 +162,9 @@ def list_keys(server: Server, story: Story) -> set[str]:
 
 @pytest.mark.requirement("ST-18")
 @pytest.mark.parametrize("appends", [1, 3, 200])
-async def test_what_has_left_is_read_as_before(store: Store, server: Server, appends: int) -> None:
+async def test_archived_session_is_read_as_before(
+    store: Store, server: Server, appends: int
+) -> None:
     story = await begin(store, appends)
     before = await read_all(store, story)
     await leave(store, story)
@@ -170,7 +172,7 @@ async def test_what_has_left_is_read_as_before(store: Store, server: Server, app
     assert await read_all(store, story) == before
 
 
-async def test_what_nobody_has_is_nowhere(store: Store) -> None:
+async def test_unknown_session_is_not_found(store: Store) -> None:
     await leave(store, await begin(store))
     story = Story()
     assert [one.stamp for one in await store.log.load(story.refs)] == [ABSENT] * 4
@@ -180,7 +182,7 @@ async def test_what_nobody_has_is_nowhere(store: Store) -> None:
     assert await store.log.read_session_tasks(story.at.session) == []
 
 
-async def test_many_leave_together_and_each_comes_back_alone(store: Store) -> None:
+async def test_sessions_are_archived_together_and_revived_alone(store: Store) -> None:
     home = Shard(7)
     stories = [await begin(store, 1 + number % 3, Story(make_place(home))) for number in range(40)]
     before = [await read_all(store, story) for story in stories]
@@ -195,7 +197,7 @@ async def test_many_leave_together_and_each_comes_back_alone(store: Store) -> No
     assert len(await store.archive.list_sessions(ALL_SHARDS)) == 40
 
 
-async def test_a_further_append_brings_its_session_back(store: Store) -> None:
+async def test_append_revives_an_archived_session(store: Store) -> None:
     story, other = Story(), Story()
     for one in (story, other):
         await begin(store, 2, one)
@@ -209,8 +211,8 @@ async def test_a_further_append_brings_its_session_back(store: Store) -> None:
         assert await store.archive.find(story.at.shard, ref.id) is None
 
 
-async def test_an_append_that_makes_only_what_is_new_brings_it_back_too(store: Store) -> None:
-    """A first message that was decided before somebody else's was, and is written after that has left."""
+async def test_append_with_new_entities_only_revives_the_session_too(store: Store) -> None:
+    """The append was decided before another writer's, and is written after that one was archived."""
     story = await begin(store, 2)
     await leave(store, story)
     task = EntityRef(EntityKind.TASK, mint("task", story.at.shard))
@@ -227,7 +229,7 @@ async def test_an_append_that_makes_only_what_is_new_brings_it_back_too(store: S
     assert (stored.first, stored.last) == (5, 5)
 
 
-async def test_an_append_decided_on_an_older_state_is_told_of_the_one_that_is_stored(
+async def test_append_decided_on_an_older_state_gets_the_stored_one(
     store: Store,
 ) -> None:
     story = await begin(store, 1)
@@ -239,24 +241,24 @@ async def test_an_append_decided_on_an_older_state_is_told_of_the_one_that_is_st
     assert await store.log.append(batch) == Conflict(story.refs[0].id, now[story.refs[0]])
 
 
-async def test_two_who_go_on_at_once_are_one_winner(
+async def test_of_two_concurrent_appends_to_an_archived_session_one_wins(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
     story = await begin(store, 2)
     await leave(store, story)
     settings = StoreSettings(server.url, tmp_path / "blobs")
-    async with await Store.open(settings) as beside:
+    async with await Store.open(settings) as other:
         stamps = dict(story.stamps)
         first = story.tell("one")
         story.stamps = stamps
         second = story.tell("two")
-        results = await asyncio.gather(store.log.append(first), beside.log.append(second))
+        results = await asyncio.gather(store.log.append(first), other.log.append(second))
     assert sorted(type(one).__name__ for one in results) == ["Appended", "Conflict"]
     _, page = await store.log.read_resume(story.at.stream, 0)
     assert [entry.sequence for entry in page] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_what_changes_while_it_is_packed_stays(
+async def test_session_that_changes_while_it_is_packed_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Shard(3)
@@ -275,7 +277,7 @@ async def test_what_changes_while_it_is_packed_stays(
     assert len((await store.log.read_resume(stories[1].at.stream, 0))[1]) == 6
 
 
-async def test_nothing_is_written_of_what_would_stay(store: Store, tmp_path: Path) -> None:
+async def test_session_that_must_stay_is_not_written(store: Store, tmp_path: Path) -> None:
     waits, owed = Story(), Story()
     hook = (TargetChange("hook", "*"),)
     for story in (waits, owed):
@@ -291,7 +293,7 @@ async def test_nothing_is_written_of_what_would_stay(store: Store, tmp_path: Pat
     assert not [path for path in (tmp_path / "blobs" / "archive").rglob("*") if path.is_file()]
 
 
-async def test_a_row_of_another_id_is_not_written_over(store: Store) -> None:
+async def test_row_of_another_id_is_not_overwritten(store: Store) -> None:
     story = await begin(store)
     home = story.at.shard
     bucket, name = place_row(home, story.refs[1].id)
@@ -301,7 +303,7 @@ async def test_a_row_of_another_id_is_not_written_over(store: Store) -> None:
     assert len((await store.log.read_resume(story.at.stream, 0))[1]) == 6
 
 
-async def test_a_row_that_is_none_is_named(store: Store) -> None:
+async def test_invalid_row_is_reported(store: Store) -> None:
     story = Story()
     home = story.at.shard
     bucket, name = place_row(home, story.at.session)
@@ -312,10 +314,10 @@ async def test_a_row_that_is_none_is_named(store: Store) -> None:
 
 @pytest.mark.parametrize("reads", [1, 2])
 @pytest.mark.parametrize("has_events", [True, False])
-async def test_what_changes_between_two_reads_of_it_stays(
+async def test_session_that_changes_between_two_reads_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch, reads: int, *, has_events: bool
 ) -> None:
-    """What is read first and what is read last are of two states then, and neither is stored."""
+    """The first and the last read see different states then, and neither is archived."""
     story = await begin(store, 2)
     query, calls = store.nodes.query_each_in_background, list[int]()
 
@@ -347,7 +349,7 @@ def drop_holes(batch: Batch) -> tuple[EntityWrite, ...]:
 
 
 @pytest.mark.parametrize("held_by", ["open", "receiver"])
-async def test_what_is_open_or_owed_stays(store: Store, held_by: str) -> None:
+async def test_open_or_pending_session_stays(store: Store, held_by: str) -> None:
     story = Story()
     opened = (OpenChange(story.at.task, 0),) if held_by == "open" else ()
     targets = (TargetChange("hook", "*", whole=True),) if held_by == "receiver" else ()
@@ -364,7 +366,7 @@ async def test_what_is_open_or_owed_stays(store: Store, held_by: str) -> None:
     await leave(store, story)
 
 
-async def test_a_receiver_that_has_all_leaves_with_its_session_and_hears_of_more(
+async def test_up_to_date_receiver_is_archived_and_gets_later_events(
     store: Store,
 ) -> None:
     story = Story()
@@ -379,7 +381,7 @@ async def test_a_receiver_that_has_all_leaves_with_its_session_and_hears_of_more
     assert stored.woken == 1
 
 
-async def test_a_dead_receiver_of_a_session_that_left_is_tried_again(store: Store) -> None:
+async def test_dead_receiver_of_an_archived_session_is_retried(store: Store) -> None:
     story = Story()
     hook = (TargetChange("hook", story.at.task),)
     assert isinstance(await store.log.append(story.tell("first", targets=hook)), Appended)
@@ -394,7 +396,7 @@ async def test_a_dead_receiver_of_a_session_that_left_is_tried_again(store: Stor
     assert await store.archive.find(story.at.shard, story.at.session) is None
 
 
-async def test_devices_acknowledge_what_they_read_there(store: Store) -> None:
+async def test_devices_acknowledge_archived_events(store: Store) -> None:
     story = await begin(store, 2)
     stream = story.at.stream
     head, page = await store.log.read_resume(stream, 0)
@@ -426,7 +428,7 @@ async def test_a_session_with_a_damaged_append_stays_and_holds_up_no_other(
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
-async def test_a_damaged_segment_is_named_and_no_answer(
+async def test_damaged_segment_is_an_error_that_names_it(
     store: Store, server: Server, tmp_path: Path, damage: str
 ) -> None:
     story, other = await begin(store), Story()
@@ -458,7 +460,7 @@ async def test_a_damaged_segment_is_named_and_no_answer(
         assert await read_all(reader, other) == kept
 
 
-async def test_a_call_whose_reply_was_lost_is_made_again(
+async def test_call_with_a_lost_reply_is_repeated(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Shard(9)
@@ -480,10 +482,10 @@ async def test_a_call_whose_reply_was_lost_is_made_again(
     assert len(await store.archive.list_sessions([home])) == 20
 
 
-async def test_a_number_that_a_failover_gives_twice_leads_to_the_segment_that_counts(
+async def test_segment_number_reused_after_a_failover_resolves_to_the_committed_segment(
     store: Store,
 ) -> None:
-    """The commit is lost with its rows: the sessions are there again, and their old segment is no longer named."""
+    """The commit is lost with its rows: the sessions are in the engine again, and no row names the old segment."""
     story = await begin(store, 2)
     home = story.at.shard
     rows = [(ref, place_row(home, ref.id)) for ref in story.refs]
@@ -500,7 +502,7 @@ async def test_a_number_that_a_failover_gives_twice_leads_to_the_segment_that_co
     assert await read_all(store, story) == before
 
 
-async def test_sessions_have_ended_once_nothing_is_open_and_a_while_has_passed(
+async def test_session_is_archivable_after_its_last_work_and_a_delay(
     store: Store,
 ) -> None:
     home = Shard(11)
@@ -527,10 +529,10 @@ async def test_sessions_have_ended_once_nothing_is_open_and_a_while_has_passed(
     assert [name for name, _ in await find(AT_MS + 10_000)] == [late.at.session]
 
 
-async def test_a_look_asks_what_it_cannot_know(
+async def test_scan_reads_only_unknown_sessions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was late or over at an earlier look is not asked again; who could not leave is, and who is busy."""
+    """Sessions that were too young or have left are not checked again; those that were blocked or busy are."""
     home, counts = Shard(11), list[int]()
     over, late, busy = (Story(make_place(home)) for _ in range(3))
     for story in (over, late):
@@ -563,7 +565,7 @@ async def test_a_look_asks_what_it_cannot_know(
     assert await find(AT_MS + 10_000) == ([late.at.session], [2])
 
 
-async def test_a_session_that_a_later_look_meets_first_is_asked_once_it_can_be_over(
+async def test_session_found_by_a_later_scan_is_read_once_it_can_have_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, counts = Shard(11), list[int]()
@@ -587,11 +589,11 @@ async def test_a_session_that_a_later_look_meets_first_is_asked_once_it_can_be_o
     assert await find(time.now_ms() - 20_000) == ([], [])
     assert await find(time.now_ms() + 1_000) == ([story.at.session], [2])
     assert await find(time.now_ms() + 1_000) == ([story.at.session], [])
-    # Who looks at the shard for the first time knows nothing of it.
+    # A process that scans the shard for the first time knows nothing about it.
     assert await EndedSessions(store.nodes).find([home], AT_MS + 1) != {}
 
 
-async def test_what_goes_on_after_a_look_stays_until_it_is_over_again(store: Store) -> None:
+async def test_session_continued_after_a_scan_stays_until_it_ends_again(store: Store) -> None:
     home = Shard(11)
     over, goes_on = (Story(make_place(home)) for _ in range(2))
     for story in (over, goes_on):
@@ -610,7 +612,7 @@ async def test_what_goes_on_after_a_look_stays_until_it_is_over_again(store: Sto
     assert [one.session for one in found[home]] == [goes_on.at.session]
 
 
-async def test_what_is_known_of_sessions_is_bounded_and_all_are_found(store: Store) -> None:
+async def test_scan_memory_is_bounded_and_all_sessions_are_found(store: Store) -> None:
     home = Shard(11)
     stories = [await begin(store, 1, Story(make_place(home))) for _ in range(5)]
     few = EndedSessions(store.nodes, most_known=2)
@@ -632,7 +634,7 @@ def test_a_segment_has_few_sessions_or_few_bytes() -> None:
     assert split_into_segments([]) == []
 
 
-def test_parts_of_shards_stand_together_as_long_as_they_fit() -> None:
+def test_parts_of_shards_share_a_segment_while_they_fit() -> None:
     def part(count: int, size: int = 1_000) -> list[EndedSession]:
         return [EndedSession(f"se_{count}", 0, size) for _ in range(count)]
 
@@ -652,7 +654,7 @@ def test_parts_of_shards_stand_together_as_long_as_they_fit() -> None:
     assert count() == []
 
 
-async def test_sessions_of_several_shards_stand_in_one_object(
+async def test_sessions_of_several_shards_share_one_object(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
     stories = [
@@ -668,7 +670,7 @@ async def test_sessions_of_several_shards_stand_in_one_object(
     left = await store.archiver.archive_together(parts)
     assert left.stay == [busy.at.session]
     [path] = (path for path in (tmp_path / "blobs" / "archive").rglob("*") if path.is_file())
-    assert path.parts[-3] == "03", "it stands in the shard of its first frame"
+    assert path.parts[-3] == "03", "it is stored in the shard of its first frame"
     for shard in (Shard(3), Shard(17), Shard(63)):
         [segment] = await store.archive.list_segments(shard)
         assert (segment.number, segment.name.home, segment.name.sha256) == (1, Shard(3), path.name)
@@ -691,9 +693,7 @@ async def test_a_session_that_is_too_long_stays(store: Store) -> None:
     assert left.stay == [story.at.session]
 
 
-async def test_what_a_session_takes_in_the_engine_once_it_has_left(
-    store: Store, server: Server
-) -> None:
+async def test_engine_memory_of_an_archived_session(store: Store, server: Server) -> None:
     home = Shard(20)
     stories = [await begin(store, 2, Story(make_place(home))) for _ in range(MOST_AT_ONCE)]
 

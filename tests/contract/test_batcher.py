@@ -1,4 +1,4 @@
-"""When an exchange begins, and what travels in it."""
+"""When a flush begins, and which calls it contains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_S = 60.0
 
 @asynccontextmanager
 async def warm(server: Server) -> AsyncGenerator[tuple[Batcher, Counter[int]]]:
-    """A batcher whose connection is open, and the exchanges from then on by how many calls they carry."""
+    """A batcher with an open connection, and its flushes from then on by number of calls."""
     exchanges = Counter[int]()
     batcher = Batcher(read_url(server.url), (), batches=exchanges)
     await batcher.call(PING)
@@ -33,7 +33,7 @@ async def warm(server: Server) -> AsyncGenerator[tuple[Batcher, Counter[int]]]:
         await batcher.close()
 
 
-async def test_a_call_waits_for_those_that_come_in_the_same_turn(engine_server: Server) -> None:
+async def test_call_waits_for_others_of_the_same_loop_iteration(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         first = batcher.call(PING)
         assert not exchanges
@@ -41,14 +41,14 @@ async def test_a_call_waits_for_those_that_come_in_the_same_turn(engine_server: 
         assert exchanges == {2: 1}
 
 
-async def test_a_call_alone_is_written_at_once(engine_server: Server) -> None:
+async def test_unbatched_call_is_written_at_once(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         asked = batcher.call(PING, no_linger=True)
         assert exchanges == {1: 1}
         assert await asked == [b"PONG"]
 
 
-async def test_a_call_alone_takes_those_with_it_that_wait_already(engine_server: Server) -> None:
+async def test_unbatched_call_takes_waiting_calls_along(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         first = batcher.call(pack("ECHO", "first"))
         second = batcher.call(pack("ECHO", "second"), no_linger=True)
@@ -56,7 +56,9 @@ async def test_a_call_alone_takes_those_with_it_that_wait_already(engine_server:
         assert [await first, await second] == [[b"first"], [b"second"]]
 
 
-async def test_a_call_alone_goes_as_soon_as_a_connection_is_free(engine_server: Server) -> None:
+async def test_unbatched_call_is_sent_as_soon_as_a_connection_is_free(
+    engine_server: Server,
+) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         under_way = asyncio.ensure_future(batcher.call(PING, no_linger=True))
         begun: list[Counter[int]] = []
@@ -64,14 +66,14 @@ async def test_a_call_alone_goes_as_soon_as_a_connection_is_free(engine_server: 
         last = batcher.call(PING, no_linger=True)
         assert exchanges == {1: 1}
         await last
-        assert begun == [{1: 2}], "the second one had begun when the first was told"
+        assert begun == [{1: 2}], "the second one had begun when the first was answered"
         later = batcher.call(PING)
         assert exchanges == {1: 2}, "who waits for others does so again"
         await later
 
 
 @pytest.mark.parametrize("others", [0, 2])
-async def test_call_whose_caller_was_cancelled_before_it_was_written_is_not(
+async def test_call_of_a_cancelled_caller_is_not_written(
     engine_server: Server, others: int
 ) -> None:
     async with warm(engine_server) as (batcher, exchanges):
@@ -93,7 +95,7 @@ async def test_call_whose_caller_was_cancelled_before_it_was_written_is_not(
         assert room == QUEUE_LIMIT, "its place is free again"
 
 
-async def test_idle_connection_is_tried_before_it_carries_a_call(engine_server: Server) -> None:
+async def test_idle_connection_is_probed_before_it_carries_a_call(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, _):
         [connection] = getattr(batcher, "_all")  # noqa: B009  private to its class
         for idle, pings in ((False, 0), (True, 1)):
@@ -101,23 +103,23 @@ async def test_idle_connection_is_tried_before_it_carries_a_call(engine_server: 
                 connection._used_s -= 100
             ask(engine_server.url, "CONFIG", "RESETSTAT")
             assert await batcher.call(pack("ECHO", "x")) == [b"x"]
-            [told] = await batcher.call(pack("INFO", "commandstats"))
-            assert isinstance(told, bytes)
-            assert told.count(b"cmdstat_ping:calls=1,") == pings
+            [reported] = await batcher.call(pack("INFO", "commandstats"))
+            assert isinstance(reported, bytes)
+            assert reported.count(b"cmdstat_ping:calls=1,") == pings
 
 
 async def turn(times: int = 8) -> None:
-    """Lets whatever would begin by itself begin."""
+    """Lets pending callbacks run."""
     for _ in range(times):
         await asyncio.sleep(0)
 
 
-async def test_a_call_that_has_time_waits_for_company(engine_server: Server) -> None:
+async def test_call_with_a_linger_budget_waits_for_others(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         calls = [asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S)) for _ in range(5)]
         row = asyncio.ensure_future(batcher.send_unacknowledged(PING, LONG_S))
         await turn()
-        assert not exchanges, "what is posted beside them is no company"
+        assert not exchanges, "unacknowledged calls do not end lingering"
         calls.append(asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S)))
         await asyncio.wait_for(asyncio.gather(*calls), WITHIN_S)
         assert await row
@@ -125,7 +127,7 @@ async def test_a_call_that_has_time_waits_for_company(engine_server: Server) -> 
 
 
 @pytest.mark.parametrize("no_linger", [False, True])
-async def test_a_call_without_time_takes_with_it_those_that_have(
+async def test_call_without_a_linger_budget_takes_lingering_calls_along(
     engine_server: Server, *, no_linger: bool
 ) -> None:
     async with warm(engine_server) as (batcher, exchanges):
@@ -138,7 +140,7 @@ async def test_a_call_without_time_takes_with_it_those_that_have(
         assert exchanges == {2: 1}
 
 
-async def test_nobody_waits_longer_than_it_has_time_for(engine_server: Server) -> None:
+async def test_no_call_waits_longer_than_its_linger_budget(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         patient = asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S))
         await asyncio.wait_for(batcher.call(PING, linger_s=0.002), WITHIN_S)
@@ -146,7 +148,7 @@ async def test_nobody_waits_longer_than_it_has_time_for(engine_server: Server) -
         await patient
 
 
-async def test_others_that_meet_make_nobody_wait_again(engine_server: Server) -> None:
+async def test_calls_of_other_kinds_do_not_resume_lingering(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         for _ in range(3):
             await asyncio.wait_for(batcher.call(PING, linger_s=0.002), WITHIN_S)
@@ -155,13 +157,13 @@ async def test_others_that_meet_make_nobody_wait_again(engine_server: Server) ->
         assert exchanges == {1: 4, 2: 1}
 
 
-async def test_who_waits_in_vain_waits_no_more_until_calls_meet(engine_server: Server) -> None:
+async def test_fruitless_lingering_stops_until_calls_meet(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         for _ in range(3):
             await asyncio.wait_for(batcher.call(PING, linger_s=0.002), WITHIN_S)
         assert exchanges == {1: 3}
         await asyncio.wait_for(batcher.call(PING, linger_s=LONG_S), WITHIN_S)
-        assert exchanges == {1: 4}, "nobody came three times"
+        assert exchanges == {1: 4}, "no call was sent three times"
         await asyncio.gather(batcher.call(PING), batcher.call(PING, linger_s=LONG_S))
         assert exchanges == {1: 4, 2: 1}
         patient = asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S))

@@ -1,4 +1,4 @@
-"""Pushes to a person are counted where all instances see it, and what is held has a row that owes its bundle (I9)."""
+"""Pushes to a person are counted across instances, and held pushes have a row for their bundle (I9)."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ async def find_row(store: Store, shard: Shard, owner: str) -> DueRow | None:
     return DueRow(name_bundle(owner), score.decode()) if isinstance(score, bytes) else None
 
 
-async def test_pushes_beyond_the_most_wait_for_one_bundle_that_is_owed(store: Store) -> None:
+async def test_pushes_beyond_the_limit_wait_for_one_pending_bundle(store: Store) -> None:
     shard, owner = make_owner()
     for number in (1, 2):
         assert await store.bundles.defer(owner, push(number), 2, LATE) is None
     assert await find_row(store, shard, owner) is None, "nothing is owed yet"
     at = await store.bundles.defer(owner, push(3), 2, LATE)
     later = await store.bundles.defer(owner, push(4), 2, LATE)
-    assert at == later, "all that comes until then is told of together"
+    assert at == later, "later pushes join the same bundle"
     row = await find_row(store, shard, owner)
     assert row is not None
     assert int(row.token) == at
     assert await store.bundles.list_held(owner) == [push(3), push(4)]
     _, other = make_owner()
-    assert await store.bundles.defer(other, push(5), 2, LATE) is None, "another person hears it"
+    assert await store.bundles.defer(other, push(5), 2, LATE) is None, "another person gets it"
 
 
-async def test_same_question_is_counted_once_and_asked_again_gets_the_same_answer(
+async def test_repeated_push_of_an_approval_is_counted_once_with_the_same_result(
     store: Store,
 ) -> None:
     _, owner = make_owner()
@@ -62,7 +62,7 @@ async def test_same_question_is_counted_once_and_asked_again_gets_the_same_answe
     assert await store.bundles.list_held(owner) == [push(2)]
 
 
-async def test_what_would_end_before_its_bundle_does_not_wait(store: Store) -> None:
+async def test_approval_that_expires_before_its_bundle_does_not_wait(store: Store) -> None:
     shard, owner = make_owner()
     ends_ms = await read_now_ms(store, shard) + WINDOW_MS // 2
     for number in range(3):
@@ -70,10 +70,10 @@ async def test_what_would_end_before_its_bundle_does_not_wait(store: Store) -> N
     assert await store.bundles.defer(owner, push(9), 2, LATE) is not None
 
 
-async def test_what_would_end_soon_goes_out_twice_as_often_and_then_waits(store: Store) -> None:
+async def test_approval_that_expires_soon_has_twice_the_limit(store: Store) -> None:
     shard, owner = make_owner()
     ends_ms = await read_now_ms(store, shard) + WINDOW_MS // 2
-    # What has to wait takes no room from what goes out.
+    # A held push does not use up the limit of sent ones.
     numbers = range(8)
     ends = [LATE if number == MOST else ends_ms for number in numbers]
     waits = [
@@ -97,7 +97,7 @@ async def read_now_ms(store: Store, shard: Shard) -> int:
     return seconds * 1000 + rest // 1000
 
 
-async def test_after_a_quiet_while_pushes_go_out_by_themselves_again(store: Store) -> None:
+async def test_pushes_are_sent_singly_again_after_a_quiet_period(store: Store) -> None:
     shard, owner = make_owner()
     assert await store.bundles.defer(owner, push(1), 1, LATE) is None
     a_while_ago = (await read_now_ms(store, shard)) - WINDOW_MS
@@ -106,18 +106,18 @@ async def test_after_a_quiet_while_pushes_go_out_by_themselves_again(store: Stor
     assert await store.bundles.defer(owner, push(2), 1, LATE) is None
 
 
-async def test_row_ends_with_its_bundle_and_stays_for_what_came_meanwhile(store: Store) -> None:
+async def test_row_ends_with_its_bundle_and_stays_for_later_pushes(store: Store) -> None:
     shard, owner = make_owner()
     await store.bundles.defer(owner, push(0), 1, LATE)
     for number in (1, 2):
         await store.bundles.defer(owner, push(number), 1, LATE)
     row = await find_row(store, shard, owner)
     assert row is not None
-    told = await store.bundles.list_held(owner)
+    reported = await store.bundles.list_held(owner)
     await store.bundles.defer(owner, push(3), 1, LATE)
-    await store.bundles.settle(row, told[:1], last=False)
+    await store.bundles.settle(row, reported[:1], last=False)
     assert await find_row(store, shard, owner) == row, "a bundle that is not done keeps its row"
-    await store.bundles.settle(row, told, last=True)
+    await store.bundles.settle(row, reported, last=True)
     assert await store.bundles.list_held(owner) == [push(3)]
     rest = await find_row(store, shard, owner)
     assert rest is not None, "what is held has a row"
@@ -125,7 +125,7 @@ async def test_row_ends_with_its_bundle_and_stays_for_what_came_meanwhile(store:
     assert await find_row(store, shard, owner) is None
 
 
-async def test_more_than_is_read_at_a_time_keeps_its_row(store: Store) -> None:
+async def test_bundle_larger_than_one_read_keeps_its_row(store: Store) -> None:
     shard, owner = make_owner()
     await store.bundles.defer(owner, push(0), 1, LATE)
     at = await store.bundles.defer(owner, push(1), 1, LATE)
@@ -145,7 +145,7 @@ async def test_more_than_is_read_at_a_time_keeps_its_row(store: Store) -> None:
     assert await find_row(store, shard, owner) is None
 
 
-async def test_row_that_somebody_else_has_claimed_stays_theirs(store: Store) -> None:
+async def test_row_claimed_by_another_instance_is_not_settled(store: Store) -> None:
     shard, owner = make_owner()
     await store.bundles.defer(owner, push(0), 1, LATE)
     await store.bundles.defer(owner, push(1), 1, LATE)

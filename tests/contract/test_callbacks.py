@@ -1,4 +1,4 @@
-"""Callbacks of runs: found by the run while it can last, and then gone."""
+"""Callbacks of runs: found by the run while it can still run, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_callback_is_found_by_its_run_alone(store: Store) -> None:
     assert await store.callbacks.find(other) is None
 
 
-async def test_callback_goes_with_the_use_of_its_run(store: Store) -> None:
+async def test_callback_is_removed_with_the_end_of_its_run(store: Store) -> None:
     run = mint("run", make_place().shard)
     await store.callbacks.keep(run, Callback("task", "a", "b"), 1)
 

@@ -1,4 +1,4 @@
-"""Channel records: a generation per hello, and an inbox for everyone who says it."""
+"""Channel records: a generation per hello, and an inbox for each principal with a hello."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ async def test_hellos_at_once_get_different_generations(store: Store) -> None:
     assert sorted(answers) == list(range(min(answers), min(answers) + 10))
 
 
-async def test_devices_that_come_at_once_are_told_and_written_each_by_itself(store: Store) -> None:
+async def test_concurrent_hellos_are_announced_and_written_separately(store: Store) -> None:
     shard, owner, _ = make_owner()
     channels = [mint("ch", shard) for _ in range(5)]
-    heard: list[ChannelUpdate] = []
-    await store.channels.listen(owner, heard.append)
+    received: list[ChannelUpdate] = []
+    await store.channels.listen(owner, received.append)
     said = [say_hello(store, owner, one, one.encode()) for one in channels]
     answers = await asyncio.gather(*said)
     for channel, generation in zip(channels, answers, strict=True):
         assert await store.channels.read_generation(channel) == generation
         assert await store.channels.read_record(channel) == channel.encode()
     news = [ConnectionOpened(channel, one) for channel, one in zip(channels, answers, strict=True)]
-    await wait_until(lambda: len(heard) == len(news), 10, "all are heard of")
-    assert heard == news
+    await wait_until(lambda: len(received) == len(news), 10, "all are announced")
+    assert received == news
 
 
 async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> None:
@@ -75,7 +75,7 @@ async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> No
     assert await store.log.read_head(inbox) == first
 
 
-async def test_hello_says_whether_its_owner_has_open_questions(store: Store) -> None:
+async def test_hello_reports_open_approvals_of_its_owner(store: Store) -> None:
     shard, owner, channel = make_owner()
     assert not (await store.channels.record_hello(owner, channel, b"x", None)).has_questions
     copies = keys.inbox_open(shard, owner)
@@ -99,23 +99,23 @@ async def test_links_that_are_open_are_found_by_their_principal(store: Store) ->
     assert await store.channels.list_live(owner) == (b"again", last[0])
 
 
-async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
+async def test_older_connection_is_notified_by_a_hint(store: Store) -> None:
     _, owner, channel = make_owner()
-    heard: list[ChannelUpdate] = []
-    await store.channels.listen(owner, heard.append)
+    received: list[ChannelUpdate] = []
+    await store.channels.listen(owner, received.append)
     first = await say_hello(store, owner, channel, b"x")
-    await wait_until(lambda: heard, 15, "a hint")
-    assert heard == [ConnectionOpened(channel, first)]
+    await wait_until(lambda: received, 15, "a hint")
+    assert received == [ConnectionOpened(channel, first)]
     await store.channels.ignore(owner)
     await store.channels.record_hello(owner, channel, b"x", None)
-    await store.channels.listen(owner, heard.append)
+    await store.channels.listen(owner, received.append)
     await store.channels.record_hello(owner, channel, b"x", None)
-    await wait_until(lambda: len(heard) > 1, 15, "the next hint")
-    assert heard == [ConnectionOpened(channel, first), ConnectionOpened(channel, first + 2)]
+    await wait_until(lambda: len(received) > 1, 15, "the next hint")
+    assert received == [ConnectionOpened(channel, first), ConnectionOpened(channel, first + 2)]
 
 
 @pytest.mark.requirement("CHN-9")
-async def test_store_that_has_forgotten_a_channel_never_gives_a_generation_again(
+async def test_generation_is_never_reused_after_a_channel_was_removed(
     store: Store,
 ) -> None:
     shard, owner, channel = make_owner()
@@ -125,7 +125,7 @@ async def test_store_that_has_forgotten_a_channel_never_gives_a_generation_again
 
 
 @pytest.mark.requirement("I9")
-async def test_channel_stands_in_the_set_of_its_driver(store: Store) -> None:
+async def test_channel_is_in_the_set_of_its_driver(store: Store) -> None:
     shard, owner, channel = make_owner()
     driver = Incarnation("in_hub", 1)
     with pytest.raises(StoreUnavailable):
@@ -138,21 +138,21 @@ async def test_channel_stands_in_the_set_of_its_driver(store: Store) -> None:
 
 
 @pytest.mark.requirement("EXT-8")
-async def test_what_an_older_connection_tells_late_counts_and_replaces_nothing(
+async def test_late_fact_of_an_older_connection_is_counted_and_replaces_nothing(
     store: Store,
 ) -> None:
     _, owner, channel = make_owner()
     await store.channels.record_hello(owner, channel, b"x", None)
     for generation in (5, 7, 6):
-        told = b"generation %d" % generation
-        await store.links.add_pending(channel, generation, "connected", told)
+        reported = b"generation %d" % generation
+        await store.links.add_pending(channel, generation, "connected", reported)
     owed = await store.links.read_pending(channel, "connected")
     assert owed is not None
     assert (owed.payloads, owed.total, owed.written) == (b"generation 7", 3, 0)
 
 
 @pytest.mark.requirement("EXT-8")
-async def test_handler_that_was_overtaken_drops_nothing_that_came_up_since(store: Store) -> None:
+async def test_overtaken_handler_drops_no_newer_facts(store: Store) -> None:
     shard, owner, channel = make_owner()
     await store.channels.record_hello(owner, channel, b"x", None)
 

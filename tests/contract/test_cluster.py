@@ -1,4 +1,4 @@
-"""A cluster: shards are found on their nodes, and a slot that moves is followed."""
+"""A cluster: shards are found on their nodes, and a moved slot is followed."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def batch_of(at: Place) -> Batch:
 
 
 def move_slot(cluster: Server, shard: Shard, target: str) -> None:
-    """Gives a slot to another node and lets every node know; a node gives no slot away that has keys.
+    """Assigns a slot to another node and notifies every node; a node does not give up a slot that has keys.
 
-    Word of the old owner that is still on its way must not take it back, so the new one has the highest epoch first.
+    A late gossip message of the old owner must not take the slot back, so the new owner gets the highest epoch first.
     """
     empty(cluster)
     identity = ask(target, "CLUSTER", "MYID")
@@ -54,9 +54,9 @@ def move_slot(cluster: Server, shard: Shard, target: str) -> None:
 
 
 def read_epoch(url: str) -> int:
-    told = ask(url, "CLUSTER", "INFO")
-    assert isinstance(told, bytes)
-    return int(parse_info(told)["cluster_my_epoch"])
+    reported = ask(url, "CLUSTER", "INFO")
+    assert isinstance(reported, bytes)
+    return int(parse_info(reported)["cluster_my_epoch"])
 
 
 async def test_every_shard_writes_and_reads_on_its_own_node(
@@ -77,12 +77,12 @@ async def test_moved_slot_is_followed_by_writes_reads_and_hints(
     cluster: Server, tmp_path: Path
 ) -> None:
     at = make_place()
-    heard: list[bytes] = []
+    received: list[bytes] = []
     losses: list[bool] = []
     async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
         home = f"redis://{store.nodes.node(at.shard).endpoint.name}"
         target = next(url for url in cluster.nodes if url != home)
-        await store.hints.subscribe(at.stream, heard.append)
+        await store.hints.subscribe(at.stream, received.append)
         store.hints.on_loss(lambda: losses.append(True))
         move_slot(cluster, at.shard, target)
         try:
@@ -93,13 +93,13 @@ async def test_moved_slot_is_followed_by_writes_reads_and_hints(
             follower = Place(at.shard, at.session, make_place(at.shard).task)
             assert isinstance(await store.log.append(batch_of(follower)), Appended)
             await wait_until(
-                lambda: any(hint.startswith(b"e 2-2.") for hint in heard), 10, "the next hint"
+                lambda: any(hint.startswith(b"e 2-2.") for hint in received), 10, "the next hint"
             )
         finally:
             move_slot(cluster, at.shard, home)
 
 
-async def test_call_that_meets_a_moved_slot_goes_out_again_to_the_right_node(
+async def test_call_to_a_moved_slot_is_resent_to_the_right_node(
     cluster: Server, tmp_path: Path
 ) -> None:
     at = make_place()
@@ -117,7 +117,7 @@ async def test_call_that_meets_a_moved_slot_goes_out_again_to_the_right_node(
             move_slot(cluster, at.shard, home)
 
 
-async def test_leases_of_every_shard_are_opened_in_one_go_also_where_a_slot_has_moved(
+async def test_leases_of_all_shards_are_opened_together_after_a_slot_move(
     cluster: Server, tmp_path: Path
 ) -> None:
     moved = Shard(17)
@@ -136,9 +136,7 @@ async def test_leases_of_every_shard_are_opened_in_one_go_also_where_a_slot_has_
             move_slot(cluster, moved, home)
 
 
-async def test_each_command_is_answered_in_its_place_also_where_a_slot_has_moved(
-    cluster: Server, tmp_path: Path
-) -> None:
+async def test_replies_keep_their_order_after_a_slot_move(cluster: Server, tmp_path: Path) -> None:
     moved = Shard(17)
     async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
         home = f"redis://{store.nodes.node(moved).endpoint.name}"
@@ -152,13 +150,13 @@ async def test_each_command_is_answered_in_its_place_also_where_a_slot_has_moved
                     )
             shards = (*ALL_SHARDS, *reversed(ALL_SHARDS))
             asked = [(shard, pack("HGET", keys.holds(shard), "owner")) for shard in shards]
-            told = await store.nodes.query_each_in_background(asked)
-            assert told == [shard.tag.encode() for shard in shards]
+            reported = await store.nodes.query_each_in_background(asked)
+            assert reported == [shard.tag.encode() for shard in shards]
         finally:
             move_slot(cluster, moved, home)
 
 
-async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
+async def test_row_of_an_owner_is_written_after_a_slot_move(
     cluster: Server, tmp_path: Path
 ) -> None:
     owner = make_place().session
@@ -169,9 +167,7 @@ async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
         move_slot(cluster, shard, target)
         try:
             row = IndexRow(owner, "echo", "task_a", 200)
-            assert not await store.projections.post_index(row, 0.0), (
-                "nobody has looked for its node yet"
-            )
+            assert not await store.projections.post_index(row, 0.0), "its node is not resolved yet"
             await store.projections.index_now(row)
             found = await store.projections.read_index(owner, "echo", None, 10)
             assert found == [("task_a", 200)]
@@ -182,9 +178,7 @@ async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
             move_slot(cluster, shard, home)
 
 
-async def test_what_was_gathered_goes_out_again_where_its_slot_has_moved(
-    cluster: Server, tmp_path: Path
-) -> None:
+async def test_batch_is_resent_after_a_slot_move(cluster: Server, tmp_path: Path) -> None:
     at = make_place()
     owner, channels = mint("pr", at.shard), [mint("ch", at.shard) for _ in range(3)]
     async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
@@ -200,7 +194,7 @@ async def test_what_was_gathered_goes_out_again_where_its_slot_has_moved(
             move_slot(cluster, at.shard, home)
 
 
-async def test_any_node_is_a_way_in(cluster: Server, tmp_path: Path) -> None:
+async def test_any_node_can_be_the_seed(cluster: Server, tmp_path: Path) -> None:
     runtimes: set[str] = set()
     for url in cluster.nodes:
         async with await Store.open(StoreSettings(url, tmp_path)) as store:

@@ -1,4 +1,4 @@
-"""Compose files of ``deploy/compose``: whole by the schema of the specification; all that they name is there."""
+"""Compose files of ``deploy/compose``: valid by the schema of the specification; all referenced files exist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLDER: Final = ROOT / "deploy" / "compose"
 FILES: Final = ("single.yaml", "cluster.yaml")
 CONTAINERFILE: Final = ROOT / "deploy" / "image" / "Containerfile"
 STOP_S: Final = 10
-"""Longest time of a stop, as docs/operate says."""
+"""Longest duration of a stop, as docs/operate states."""
 
 TMPFS_OPTIONS: Final = {
     "size",
@@ -44,13 +44,13 @@ TMPFS_OPTIONS: Final = {
     "ro",
     "rw",
 }
-"""Options of a tmpfs that Docker and Podman both know: Podman refuses ``uid`` and ``gid``, which Docker has."""
+"""Options of a tmpfs that Docker and Podman both support: Podman refuses ``uid`` and ``gid``, which Docker has."""
 
 Service = dict[str, Any]
 
 
 def read_file(name: str) -> dict[str, Any]:
-    """With variables as they are where nobody has set them; one that has to be set has some value."""
+    """A compose file with default values of variables; a required variable gets some value."""
     text = (FOLDER / name).read_text("utf-8")
     text = re.sub(r"(?<!\$)\$\{\w+:-([^}]*)\}", r"\1", text)
     text = re.sub(r"(?<!\$)\$\{\w+:\?[^}]*\}", "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IHNlY3I=", text)
@@ -60,24 +60,24 @@ def read_file(name: str) -> dict[str, Any]:
 
 def list_gateways(name: str) -> dict[str, Service]:
     services: dict[str, Service] = read_file(name)["services"]
-    return {one: told for one, told in services.items() if one.startswith("gateway")}
+    return {one: reported for one, reported in services.items() if one.startswith("gateway")}
 
 
 def read_environment() -> dict[str, str]:
-    """What the image sets."""
+    """The environment that the image sets."""
     (block,) = re.findall(r"^ENV ((?:.*\\\n)*.*)$", CONTAINERFILE.read_text("utf-8"), re.MULTILINE)
     return dict(re.findall(r"(\w+)=(\S+)", block))
 
 
 def list_mounts(service: Service) -> Iterator[tuple[str, str]]:
-    """Where a mount is from, and where it is."""
+    """Source and target of a mount."""
     for mount in service.get("volumes", []):
         source, target, *_ = mount.split(":")
         yield source, target
 
 
 def read_gateway(service: Service) -> Settings:
-    """The settings that an instance has."""
+    """The settings of an instance."""
     (config,) = (FOLDER / one for one, at in list_mounts(service) if at.endswith("passerelle.yaml"))
     environ = read_environment() | service["environment"]
     reading = read_settings(Sources(config=config, environ=environ, folder=FOLDER))
@@ -97,7 +97,7 @@ def check_schema(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_files_are_whole_and_a_member_that_there_is_not_is_noticed(tmp_path: Path) -> None:
+def test_files_are_valid_and_an_unknown_member_is_noticed(tmp_path: Path) -> None:
     for name in FILES:
         done = check_schema(FOLDER / name)
         assert done.returncode == 0, done.stdout
@@ -110,7 +110,7 @@ def test_files_are_whole_and_a_member_that_there_is_not_is_noticed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_everything_that_is_mounted_is_there(name: str) -> None:
+def test_every_mounted_file_exists(name: str) -> None:
     file = read_file(name)
     named: set[str] = set()
     for service in file["services"].values():
@@ -124,7 +124,7 @@ def test_everything_that_is_mounted_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_gateway_may_do_nothing_that_it_does_not_need(name: str) -> None:
+def test_gateway_has_no_needless_privileges(name: str) -> None:
     for service in list_gateways(name).values():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
@@ -140,8 +140,12 @@ def test_a_gateway_may_do_nothing_that_it_does_not_need(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_folders_in_memory_have_options_that_docker_and_podman_know(name: str) -> None:
-    mounts = [one for told in read_file(name)["services"].values() for one in told.get("tmpfs", ())]
+def test_tmpfs_options_are_known_to_docker_and_podman(name: str) -> None:
+    mounts = [
+        one
+        for reported in read_file(name)["services"].values()
+        for one in reported.get("tmpfs", ())
+    ]
     assert mounts
     for mount in mounts:
         options = mount.partition(":")[2].split(",")
@@ -149,7 +153,7 @@ def test_folders_in_memory_have_options_that_docker_and_podman_know(name: str) -
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_gateway_is_reached_and_asked_where_it_listens(name: str) -> None:
+def test_gateway_is_exposed_and_checked_at_its_port(name: str) -> None:
     taken: set[str] = set()
     for service in list_gateways(name).values():
         settings = read_gateway(service)
@@ -162,13 +166,13 @@ def test_a_gateway_is_reached_and_asked_where_it_listens(name: str) -> None:
         taken.add(published)
         word, *command = service["healthcheck"]["test"]
         assert (word, command[0]) == ("CMD", "passerelle")
-        # A group of commands, whose types the library keeps to itself.
+        # A group of commands, whose types the library keeps private.
         root: Any = typer.main.get_command(app)
         assert set(command[1:]) <= set(root.commands)
     assert len(taken) == len(list_gateways(name))
 
 
-def test_the_image_is_the_one_that_is_made() -> None:
+def test_image_is_the_one_that_is_built() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     for name in FILES:
         images = {one["image"] for one in list_gateways(name).values()}
@@ -199,26 +203,26 @@ def test_two_gateways_share_store_secret_and_content() -> None:
     assert set(asked) <= set(read_file("cluster.yaml")["services"])
 
 
-def test_each_node_has_an_address_of_its_own_that_the_cluster_is_made_of() -> None:
+def test_cluster_consists_of_the_separate_addresses_of_its_nodes() -> None:
     file = read_file("cluster.yaml")
     nodes = {name: one for name, one in file["services"].items() if name.startswith("valkey")}
-    told = [one["networks"]["default"]["ipv4_address"] for one in nodes.values()]
+    reported = [one["networks"]["default"]["ipv4_address"] for one in nodes.values()]
     made = file["services"]["cluster"]["command"][-1]
-    assert re.findall(r"([\d.]+):6379", made) == told
-    assert len(set(told)) == 6
+    assert re.findall(r"([\d.]+):6379", made) == reported
+    assert len(set(reported)) == 6
     assert "--cluster-replicas 1 " in made
     assert set(file["services"]["cluster"]["depends_on"]) == set(nodes)
     subnet = file["networks"]["default"]["ipam"]["config"][0]["subnet"].removesuffix("0/24")
-    assert all(one.startswith(subnet) for one in told)
+    assert all(one.startswith(subnet) for one in reported)
 
 
 @pytest.mark.anyio
 async def test_the_engine_takes_the_options_of_a_node(tmp_path: Path) -> None:
     program, *options = read_file("cluster.yaml")["services"]["valkey-1"]["command"]
     assert program == "valkey-server"
-    # A member of the list is one argument, blanks and all.
+    # A list item is one argument, including its spaces.
     words = [option.replace("/data", str(tmp_path)) for option in options]
-    # Left to itself a node takes the port 10,000 above its own for the bus: where connections get theirs.
+    # By default a node uses the port 10,000 above its own for the bus: the range of ephemeral ports.
     port, bus_port = find_free_port(), find_free_port()
     words += ["--port", f"{port}", "--cluster-port", f"{bus_port}"]
     binary = str(find_engine(None).path)
@@ -244,7 +248,7 @@ async def test_the_engine_takes_the_options_of_a_node(tmp_path: Path) -> None:
             node.wait(20)
 
 
-def test_what_is_watched_is_what_runs() -> None:
+def test_monitored_services_are_the_running_ones() -> None:
     file = read_file("cluster.yaml")
     services: dict[str, Service] = file["services"]
     scraped = yaml.safe_load((FOLDER / "cluster.prometheus.yaml").read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Copies of files in their directory: the last who put one decides how long it stays."""
+"""Copies of files in their directory: the latest put decides how long one stays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = b"a file"
 
 
 def date(root: Path, at_s: int) -> None:
-    """Makes every file that old."""
+    """Sets the age of every file."""
     for path in root.rglob("*"):
         if path.is_file():
             os.utime(path, (at_s, at_s))
@@ -35,7 +35,7 @@ async def test_old_copy_is_removed_and_a_second_time_too(tmp_path: Path) -> None
     assert await copies.expire(HERE, digest, before_ms=1_001_000)
 
 
-async def test_copy_that_somebody_has_put_again_stays(tmp_path: Path) -> None:
+async def test_copy_that_was_put_again_stays(tmp_path: Path) -> None:
     copies = DirectoryBlobs(tmp_path)
     digest = await copies.put(HERE, FILE)
     date(tmp_path, 1_000)

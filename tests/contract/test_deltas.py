@@ -1,4 +1,4 @@
-"""Text on its way between instances: heard once by whoever listens, and stored nowhere."""
+"""Text in transit between instances: received once by each subscriber, and not stored."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ def delta(at: Place, text: str, start: int) -> EncodedEvent:
 
 
 @pytest.mark.requirement("EVC-6", "I1")
-async def test_text_is_heard_and_stored_nowhere(store: Store, server: Server) -> None:
-    at, heard = make_place(), list[TextDelta]()
-    await store.deltas.listen(at.stream, heard.append)
+async def test_text_is_received_and_not_stored(store: Store, server: Server) -> None:
+    at, received = make_place(), list[TextDelta]()
+    await store.deltas.listen(at.stream, received.append)
     assert await store.deltas.publish(at.stream, delta(at, "the ", 0)) == 1
     assert await store.deltas.publish(at.stream, delta(at, "nächste", 4)) == 1
-    await wait_until(lambda: len(heard) == 2, 15, "both pieces of text")
-    assert heard == [
+    await wait_until(lambda: len(received) == 2, 15, "both pieces of text")
+    assert received == [
         TextDelta(f"{at.task}/answer", 0, "the "),
         TextDelta(f"{at.task}/answer", 4, "nächste"),
     ]
-    assert {one.facade for one in heard} == {at.task}
+    assert {one.facade for one in received} == {at.task}
     keys = [ask(url, "KEYS", f"*{at.session}*") for url in server.nodes]
     assert keys == [[] for _ in server.nodes]
 
 
-async def test_whoever_publishes_learns_that_nobody_listens(store: Store) -> None:
-    at, other, heard = make_place(), make_place(), list[TextDelta]()
-    await store.deltas.listen(other.stream, heard.append)
+async def test_publisher_learns_that_there_is_no_subscriber(store: Store) -> None:
+    at, other, received = make_place(), make_place(), list[TextDelta]()
+    await store.deltas.listen(other.stream, received.append)
     assert await store.deltas.publish(at.stream, delta(at, "nobody", 0)) == 0
     await store.deltas.ignore(other.stream)
     assert await store.deltas.publish(other.stream, delta(other, "nobody", 0)) == 0
-    assert heard == []
+    assert received == []
 
 
-async def test_what_is_no_text_is_passed_over(store: Store) -> None:
-    at, heard = make_place(), list[TextDelta]()
-    await store.deltas.listen(at.stream, heard.append)
+async def test_invalid_delta_is_skipped(store: Store) -> None:
+    at, received = make_place(), list[TextDelta]()
+    await store.deltas.listen(at.stream, received.append)
     await store.deltas.publish(at.stream, event())
     await store.deltas.publish(at.stream, delta(at, "text", 0))
-    await wait_until(lambda: heard, 15, "the text after it")
-    assert [one.text for one in heard] == ["text"]
+    await wait_until(lambda: received, 15, "the text after it")
+    assert [one.text for one in received] == ["text"]
 
 
-async def test_text_does_not_wake_readers_of_what_is_stored(store: Store) -> None:
-    at, hints, heard = make_place(), list[bytes](), list[TextDelta]()
+async def test_text_does_not_wake_readers_of_stored_events(store: Store) -> None:
+    at, hints, received = make_place(), list[bytes](), list[TextDelta]()
     await store.hints.subscribe(at.stream, hints.append)
-    await store.deltas.listen(at.stream, heard.append)
+    await store.deltas.listen(at.stream, received.append)
     await store.deltas.publish(at.stream, delta(at, "text", 0))
-    await wait_until(lambda: heard, 15, "the text")
+    await wait_until(lambda: received, 15, "the text")
     assert hints == []

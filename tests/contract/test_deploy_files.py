@@ -18,11 +18,11 @@ from tests.support.tls import Authority
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = "passerelle.service"
 MOST_EXPOSED: Final = 20
-"""What ``systemd-analyze security`` may give in tenths; 100 is no protection at all."""
+"""The highest allowed ``systemd-analyze security`` score in tenths; 100 is no protection at all."""
 
 
 def run_tool(package: str, *command: str) -> subprocess.CompletedProcess[str]:
-    """What a tool says; without it nothing is shown, so that is an error."""
+    """The output of a tool. A missing tool is an error: a skipped test would prove nothing."""
     tool = shutil.which(command[0], path="/usr/sbin:/usr/bin:/usr/local/bin:/bin")
     assert tool is not None, f"no {command[0]}: apt install {package}"
     return subprocess.run(
@@ -31,7 +31,7 @@ def run_tool(package: str, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def copy_unit(folder: Path) -> Path:
-    """The unit with a program that is there, since systemd looks for it."""
+    """The unit with an existing program, since systemd checks for it."""
     text = (DEPLOY / "systemd" / UNIT).read_text("utf-8")
     there = Path(sys.executable).parent / "passerelle"
     copy = folder / UNIT
@@ -39,13 +39,13 @@ def copy_unit(folder: Path) -> Path:
     return copy
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     done = run_tool("systemd", "systemd-analyze", "verify", "--man=no", str(copy_unit(tmp_path)))
     mine = [line for line in done.stderr.splitlines() if UNIT in line]
     assert mine == []
 
 
-def test_the_unit_is_locked_in(tmp_path: Path) -> None:
+def test_unit_is_sandboxed(tmp_path: Path) -> None:
     words = ("security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--no-pager")
     done = run_tool("systemd", "systemd-analyze", *words, str(copy_unit(tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,7 +53,7 @@ def test_the_unit_is_locked_in(tmp_path: Path) -> None:
 
 
 def test_the_unit_ends_the_gateway_alone_and_gives_it_time() -> None:
-    """The engine has to outlive the gateway, which has ten seconds (docs/operate)."""
+    """The engine has to outlive the gateway, which has ten seconds to stop (docs/operate)."""
     said = dict(
         re.findall(r"^(\w+)=(.*)$", (DEPLOY / "systemd" / UNIT).read_text("utf-8"), re.MULTILINE)
     )
@@ -63,7 +63,7 @@ def test_the_unit_ends_the_gateway_alone_and_gives_it_time() -> None:
 
 
 @pytest.mark.parametrize("upgraded", [True, False])
-def test_nginx_takes_the_file(tmp_path: Path, *, upgraded: bool) -> None:
+def test_nginx_accepts_the_file(tmp_path: Path, *, upgraded: bool) -> None:
     made = Authority(tmp_path / "tls").issue("agents.example.org")
     text = (DEPLOY / "nginx" / "passerelle.conf").read_text("utf-8")
     text = text.replace("/etc/passerelle/fullchain.pem", str(made.cert))
@@ -76,7 +76,7 @@ def test_nginx_takes_the_file(tmp_path: Path, *, upgraded: bool) -> None:
     assert (done.returncode == 0) is upgraded, done.stderr
 
 
-def test_caddy_takes_the_file(tmp_path: Path) -> None:
+def test_caddy_accepts_the_file(tmp_path: Path) -> None:
     file = str(DEPLOY / "caddy" / "Caddyfile")
     done = run_tool("caddy", "caddy", "adapt", "--config", file, "--adapter", "caddyfile")
     assert done.returncode == 0, done.stderr
@@ -85,9 +85,7 @@ def test_caddy_takes_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nginx/passerelle.conf", "caddy/Caddyfile"])
-def test_the_gateway_takes_the_settings_that_a_proxy_file_asks_for(
-    name: str, tmp_path: Path
-) -> None:
+def test_gateway_accepts_the_settings_that_a_proxy_file_requires(name: str, tmp_path: Path) -> None:
     head = re.findall(
         r"^#(?: In passerelle.yaml:)? +(\w+: .*)$", (DEPLOY / name).read_text("utf-8"), re.MULTILINE
     )

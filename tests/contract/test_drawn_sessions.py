@@ -1,4 +1,4 @@
-"""Sessions are drawn from every primary of a store, of the shards that are asked for, and none of them twice."""
+"""Sessions are drawn from every primary of a store, from the requested shards, and none of them twice."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ SHARDS = (Shard(1), Shard(22), Shard(40), Shard(63))
 
 
 async def test_sessions_are_drawn_from_every_primary(store: Store) -> None:
-    told = {
+    reported = {
         (await begin(store, 1, Story(make_place(shard)))).at.session
         for shard in SHARDS
         for _ in range(3)
     }
     ids = SystemIds()
-    assert set(await store.inspection.draw_sessions(SHARDS, 100, ids.draw)) == told
+    assert set(await store.inspection.draw_sessions(SHARDS, 100, ids.draw)) == reported
     for asked in (SHARDS, SHARDS[:2]):
         drawn = [await store.inspection.draw_sessions(asked, 4, ids.draw) for _ in range(40)]
         assert all(len(set(one)) == 4 for one in drawn)
         seen = {session for one in drawn for session in one}
-        assert seen == {session for session in told if shard_of(session) in asked}
+        assert seen == {session for session in reported if shard_of(session) in asked}
     assert await store.inspection.draw_sessions((), 4, ids.draw) == []
 
 
 async def draw_names(
     store: Store, count: int, draw: Callable[[int], int]
 ) -> set[tuple[Shard, SegmentName]]:
-    """So many segments, none of them twice."""
+    """Draws ``count`` segments, none of them twice."""
     drawn = await store.archive.draw_segments(SHARDS, count, draw)
     names = {(shard, one.name) for shard, one in drawn}
     assert len(names) == len(drawn)

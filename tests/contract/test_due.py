@@ -1,4 +1,4 @@
-"""The due set: a row is claimed by one, comes back, and goes with the fact that settles it."""
+"""The due set: a row is claimed by one instance, becomes due again, and is removed with the fact that settles it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_rows_are_claimed_in_order_of_their_time_and_hidden(store: Store) 
     assert (await store.due.claim(shard, 10, 60_000)).rows == ()
 
 
-async def test_rows_come_earlier_and_never_later_and_none_is_made(store: Store) -> None:
+async def test_rows_are_only_moved_earlier_and_none_is_created(store: Store) -> None:
     shard = await put(store, ("near:x", 5), ("far:x", FAR_MS), ("farther:x", FAR_MS))
     wanted = {"near:x": 60_000, "far:x": 5_000, "farther:x": 90_000, "gone:x": 0}
     assert await store.due.hasten(shard, wanted) == 2
@@ -80,7 +80,7 @@ async def test_one_row_goes_to_one_of_many_claimants(store: Store) -> None:
 
 
 @pytest.mark.requirement("I9")
-async def test_row_of_a_claimant_that_died_comes_back_with_another_token(store: Store) -> None:
+async def test_row_of_a_dead_claimant_is_due_again_with_another_token(store: Store) -> None:
     shard = await put(store, ("k:x", 1))
     (first,) = (await store.due.claim(shard, 1, 20)).rows
 
@@ -103,7 +103,7 @@ async def test_lease_that_has_run_out_is_claimed_before_all_other_rows(
     dead, alive = Incarnation("in_dead", 1), Incarnation("in_alive", 1)
     await store.leases.extend(LeaseRequest(shard, alive, opens=True, wants_duty=False), 60_000)
     await store.leases.extend(LeaseRequest(shard, dead, opens=True, wants_duty=False), 1)
-    for _ in range(2):  # a claim of a lease comes back soon, and first again
+    for _ in range(2):  # a claimed lease is due again soon, and comes first again
 
         async def claim() -> list[str]:
             claimed = await store.due.claim(shard, room, 60_000)

@@ -1,4 +1,4 @@
-"""The embedded engine: one owner, no orphan, nothing acknowledged is lost, no older engine."""
+"""The embedded engine: one owner, no orphaned process, no loss of acknowledged writes, no older engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch_of(at: Place, number: int) -> Batch:
 
 
 async def write(store: Store, at: Place, number: int) -> bool:
-    """Appends an event; whether it was acknowledged."""
+    """Appends an event; returns whether it was acknowledged."""
     try:
         return isinstance(await store.log.append(batch_of(at, number)), Appended | Again)
     except StoreUnavailable:
@@ -64,14 +64,14 @@ async def write(store: Store, at: Place, number: int) -> bool:
 
 
 async def crash(engine: EmbeddedEngine) -> None:
-    """Kills the engine and waits for its next life."""
+    """Kills the engine and waits for its restart."""
     before = engine.restarts
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     await wait_until(lambda: engine.restarts == before + 1, 20, "the engine is back")
 
 
-async def go_on(acknowledged: set[int]) -> None:
+async def await_progress(acknowledged: set[int]) -> None:
     """Waits until some more writes were acknowledged."""
     before = len(acknowledged)
     await wait_until(lambda: len(acknowledged) > before + 200, 20, "writes go on")
@@ -96,14 +96,14 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_files_of_the_engine_have_no_rights_for_others(settings: EngineSettings) -> None:
-    """Neither those that it writes nor those that an earlier version left open."""
+    """Neither files that it writes nor files that an earlier version left open."""
     for _ in range(2):
         async with await EmbeddedEngine.start(settings) as engine:
             ask(engine.url, "SET", "a", "b")
             ask(engine.url, "BGREWRITEAOF")
             files: dict[Path, int] = {}
             for one in settings.data_dir.rglob("*"):
-                # The rewrite gives a temporary file its name meanwhile.
+                # The rewrite renames a temporary file meanwhile.
                 with suppress(FileNotFoundError):
                     if stat.S_ISREG(mode := one.stat().st_mode):
                         files[one] = stat.S_IMODE(mode)
@@ -151,7 +151,7 @@ async def test_start_leaves_a_stamp_and_keeps_its_epoch(settings: EngineSettings
 
 
 @pytest.mark.parametrize("durability", ["everysec", "always"])
-async def test_data_is_there_after_a_restart(tmp_path: Path, durability: str) -> None:
+async def test_data_survives_a_restart(tmp_path: Path, durability: str) -> None:
     at = make_place()
     settings = EngineSettings(
         tmp_path / "data", durability="always" if durability == "always" else "everysec"
@@ -182,7 +182,7 @@ async def test_second_owner_of_a_directory_is_refused_with_its_name_and_pid(
     assert engine.pid is not None
 
 
-async def test_successor_waits_for_an_owner_that_is_going_away(settings: EngineSettings) -> None:
+async def test_successor_waits_for_an_owner_that_is_stopping(settings: EngineSettings) -> None:
     first = await EmbeddedEngine.start(settings)
     second = asyncio.create_task(EmbeddedEngine.start(settings))
     await asyncio.sleep(0)
@@ -191,7 +191,7 @@ async def test_successor_waits_for_an_owner_that_is_going_away(settings: EngineS
         assert engine.pid is not None
 
 
-async def test_long_temporary_directory_does_not_matter_either(
+async def test_engine_starts_with_a_long_temporary_directory(
     settings: EngineSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path.joinpath(*["a-folder-with-a-rather-long-name"] * 4)
@@ -211,7 +211,7 @@ async def test_second_stop_does_nothing(settings: EngineSettings) -> None:
     os.close(descriptor)
 
 
-async def test_very_long_data_directory_does_not_matter_to_the_socket(tmp_path: Path) -> None:
+async def test_engine_starts_with_a_very_long_data_directory(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a-folder-with-a-rather-long-name"] * 8)
     async with (
         await EmbeddedEngine.start(EngineSettings(deep)) as engine,
@@ -255,9 +255,9 @@ async def test_writes_are_served_again_after_the_engine_crashed(
 
         workers = [asyncio.create_task(work()) for _ in range(8)]
         for _ in range(3):
-            await go_on(acknowledged)
+            await await_progress(acknowledged)
             await crash(engine)
-        await go_on(acknowledged)
+        await await_progress(acknowledged)
         enough.set()
         await asyncio.gather(*workers)
         assert acknowledged <= await stored_numbers(store, at.stream)
@@ -273,7 +273,7 @@ async def test_engine_that_keeps_failing_is_given_up_with_its_log(engine: Embedd
     assert "Ready to accept connections" in failure.message
 
 
-async def test_engine_that_ends_at_start_is_an_error_with_its_last_words(
+async def test_engine_that_exits_at_start_is_an_error_with_its_log(
     settings: EngineSettings, tmp_path: Path
 ) -> None:
     script = tmp_path / "engine"
@@ -290,7 +290,7 @@ async def test_engine_that_ends_at_start_is_an_error_with_its_last_words(
     (await lock_directory(settings.data_dir, 0)).release()
 
 
-async def test_damage_inside_the_log_is_refused_with_what_helps(
+async def test_damage_inside_the_log_is_refused_with_a_remedy(
     settings: EngineSettings, tmp_path: Path
 ) -> None:
     at = make_place()
@@ -336,7 +336,7 @@ async def test_torn_tail_of_the_log_costs_the_last_command_only(
 
 
 @pytest.mark.requirement("CMD-28")
-async def test_append_torn_anywhere_leaves_neither_state_nor_event(
+async def test_torn_append_leaves_neither_state_nor_event(
     settings: EngineSettings, tmp_path: Path
 ) -> None:
     at = make_place()
@@ -358,7 +358,7 @@ async def test_append_torn_anywhere_leaves_neither_state_nor_event(
         await store.log.append(second)
     (log,) = (settings.data_dir / "appendonlydir").glob("*.incr.aof")
     whole = log.read_bytes()
-    # By what it holds: a slow disk has the engine answer up to two seconds before it writes.
+    # By content: with a slow disk the engine answers up to two seconds before it writes.
     before = whole.rindex(b"MULTI", 0, whole.index(b"op_2"))
     after = whole.index(b"EXEC", before)
     for cut in range(before + 1, after, (after - before) // 7):
@@ -394,7 +394,7 @@ async def test_directory_of_a_newer_engine_or_schema_is_refused(
     (await lock_directory(settings.data_dir, 0)).release()
 
 
-async def test_directory_of_an_open_redis_moves_forward_and_not_back(
+async def test_directory_of_an_open_source_redis_is_upgraded_but_not_downgraded(
     settings: EngineSettings, tmp_path: Path
 ) -> None:
     older = redis_on_path()
@@ -420,7 +420,7 @@ async def test_directory_of_an_open_redis_moves_forward_and_not_back(
 
 
 def pretend_older(tmp_path: Path) -> EngineBinary:
-    """The packaged engine under an older name, where there is no open Redis on PATH."""
+    """The packaged engine under an older name, if no open-source Redis is on PATH."""
     return EngineBinary(find_engine(None).path, "redis", (7, 0, 0))
 
 

@@ -1,4 +1,4 @@
-"""Shard epochs: one loss makes one bump, and an epoch never falls."""
+"""Shard epochs: one loss causes one bump, and an epoch never decreases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_epoch_is_at_least_the_servers_milliseconds(store: Store) -> None:
     assert await store.log.bump_epoch(shard, 0) >= before
 
 
-async def test_another_process_learns_the_epochs_when_it_opens(
+async def test_another_process_reads_the_epochs_when_it_opens(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
     at = make_place()

@@ -1,4 +1,4 @@
-"""What an owner has is forgotten: in the engine, in the archive and beside both; of others nothing is touched."""
+"""Erasure of an owner's data in the engine, in the archive and outside sessions; data of others is not touched."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ HOME = Shard(9)
 NOW_MS = AT_MS + 1_000
 
 
-async def tell(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Story:
-    """A session of an owner that has ended, with a row in a list, and content."""
+async def append_story(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Story:
+    """An ended session of an owner, with a list row and content."""
     story = await begin(store, 2, Story(make_place(home), owner=owner))
     digest = await store.blobs.put(story.at.shard, f"content of {story.at.task}".encode())
     assert isinstance(await store.log.append(story.tell(f"see {digest}")), Appended)
@@ -51,7 +51,7 @@ async def tell(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Sto
 
 
 def find_names(server: Server, *names: str) -> list[str]:
-    """Keys whose name or content has one of these texts."""
+    """Keys whose name or content contains one of these texts."""
     keys_of = defaultdict[str, list[str]](list)
     for key, url in find_keys(server, "*").items():
         keys_of[url].append(key)
@@ -68,11 +68,11 @@ async def forget(store: Store, owner: str = ADA) -> Tombstone:
     return await store.forgetting.forget(owner, "operator", NOW_MS)
 
 
-async def test_what_an_owner_has_is_gone_and_of_others_nothing_is(
+async def test_data_of_an_owner_is_erased_and_data_of_others_stays(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    mine = [await tell(store, ADA, home) for home in (HOME, HOME, Shard(12))]
-    others = [await tell(store, BOB, home) for home in (HOME, HOME)]
+    mine = [await append_story(store, ADA, home) for home in (HOME, HOME, Shard(12))]
+    others = [await append_story(store, BOB, home) for home in (HOME, HOME)]
     await leave(store, mine[0], others[0])
     kept = [await read_all(store, story) for story in others]
     plan = await store.forgetting.plan(ADA, NOW_MS)
@@ -95,12 +95,12 @@ async def test_what_an_owner_has_is_gone_and_of_others_nothing_is(
     assert await store.owner_keys.find_name(ADA) is None
 
 
-async def test_of_an_object_that_shards_and_owners_share_only_frames_of_the_owner_are_gone(
+async def test_only_the_owners_frames_are_erased_from_a_shared_object(
     store: Store, server: Server
 ) -> None:
     homes = (HOME, Shard(12), Shard(47))
-    mine = [await tell(store, ADA, home) for home in homes]
-    others = [await tell(store, BOB, home) for home in homes]
+    mine = [await append_story(store, ADA, home) for home in homes]
+    others = [await append_story(store, BOB, home) for home in homes]
     kept = [await read_all(store, story) for story in others]
     parts = {
         home: [one.at.session for one in (*mine, *others) if one.at.shard == home] for home in homes
@@ -121,11 +121,11 @@ async def test_of_an_object_that_shards_and_owners_share_only_frames_of_the_owne
 
 
 class Killed(BaseException):
-    """In place of SIGKILL: nothing behind it runs."""
+    """Stands in for SIGKILL: no code after it runs."""
 
 
 def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Has the ``step``-th thing that a store changes be the last."""
+    """Makes the ``step``-th change of a store the last one."""
     left = [step]
 
     def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
@@ -154,15 +154,15 @@ async def is_whole(store: Store, mine: list[Story], server: Server, folder: Path
     )
 
 
-async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
+async def test_erasure_killed_at_any_step_is_completed_by_the_next(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = await tell(store, BOB)
+    other = await append_story(store, BOB)
     kept = await read_all(store, other)
     steps = 0
     while True:
         steps += 1
-        mine = [await tell(store) for _ in range(2)]
+        mine = [await append_story(store) for _ in range(2)]
         await leave(store, mine[0])
         with monkeypatch.context() as patch:
             kill_at(store, patch, steps)
@@ -182,11 +182,11 @@ async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
     assert steps > 10
 
 
-async def test_nothing_of_it_is_read_once_the_tombstone_stands(
+async def test_nothing_is_readable_once_the_tombstone_is_written(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed right behind the tombstone: the rows lead to frames whose key is there, and is not used any more."""
-    story = await tell(store)
+    """Killed right after the tombstone: the rows lead to frames whose key still exists but is no longer used."""
+    story = await append_story(store)
     await leave(store, story)
     await store.owner_keys.tag(ADA)
     with monkeypatch.context() as patch:
@@ -206,10 +206,10 @@ async def test_nothing_of_it_is_read_once_the_tombstone_stands(
 
 @pytest.mark.requirement("FGT-2")
 @pytest.mark.parametrize("is_archived", [True, False])
-async def test_a_backup_that_is_put_back_is_forgotten_again(
+async def test_restored_backup_is_erased_again(
     store: Store, server: Server, tmp_path: Path, *, is_archived: bool
 ) -> None:
-    mine, other = [await tell(store) for _ in range(2)], await tell(store, BOB)
+    mine, other = [await append_story(store) for _ in range(2)], await append_story(store, BOB)
     kept = await read_all(store, other)
     await store.owner_keys.tag(ADA)
     if is_archived:
@@ -236,7 +236,7 @@ async def test_a_backup_that_is_put_back_is_forgotten_again(
 
 
 @pytest.mark.requirement("FGT-3")
-async def test_what_is_open_or_held_is_not_forgotten_and_both_are_named(store: Store) -> None:
+async def test_open_or_held_sessions_are_not_erased_and_are_named(store: Store) -> None:
     story = Story(make_place(HOME), owner=ADA)
     opened = (OpenChange(story.at.task, 0),)
     assert isinstance(await store.log.append(story.tell("", opened=opened)), Appended)
@@ -256,10 +256,10 @@ async def test_what_is_open_or_held_is_not_forgotten_and_both_are_named(store: S
     assert await store.log.read_head(story.at.stream) is None
 
 
-async def test_a_hold_of_the_last_moment_counts_and_a_later_one_is_refused(
+async def test_hold_before_the_tombstone_counts_and_a_later_one_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     obtain = OwnerKeys.obtain
 
     async def hold_first(owner_keys: OwnerKeys, owner: str) -> OwnerKey:
@@ -283,9 +283,9 @@ async def test_a_hold_of_the_last_moment_counts_and_a_later_one_is_refused(
     assert await store.tombstones.hold(ADA, LegalHold(AT_MS, "carl", "case 13"))
 
 
-async def test_what_goes_on_meanwhile_and_what_comes_later_stays(store: Store) -> None:
-    story = await tell(store)
-    later = await tell(store)
+async def test_concurrent_and_later_sessions_stay(store: Store) -> None:
+    story = await append_story(store)
+    later = await append_story(store)
     head = keys.head(later.at.stream)
     await store.nodes.update(HOME, pack("HSET", head, "at", "2026-01-02T03:05:00.000Z"))
     await forget(store)
@@ -295,11 +295,11 @@ async def test_what_goes_on_meanwhile_and_what_comes_later_stays(store: Store) -
     assert len((await store.log.read_resume(later.at.stream, 0))[1]) == 6
 
 
-async def test_a_session_that_is_on_its_way_into_the_archive_is_forgotten_with_the_rest(
+async def test_session_being_archived_is_erased_with_the_rest(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its key was read before the tombstone stood, and it leaves the engine behind that."""
-    story = await tell(store)
+    """Its key was read before the tombstone was written, and it leaves the engine after that."""
+    story = await append_story(store)
     put = store.archiver.segments.put_pieces
 
     async def begin_meanwhile(shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
@@ -318,7 +318,7 @@ async def test_a_session_that_is_on_its_way_into_the_archive_is_forgotten_with_t
     assert await store.archive.list_sessions(ALL_SHARDS) == []
 
 
-async def test_content_that_somebody_else_names_stays(store: Store) -> None:
+async def test_content_referenced_by_others_stays(store: Store) -> None:
     shared = await store.blobs.put(HOME, b"shared")
     stories = [Story(make_place(HOME), owner=owner) for owner in (ADA, ADA, BOB, BOB)]
     for story in stories:
@@ -330,7 +330,7 @@ async def test_content_that_somebody_else_names_stays(store: Store) -> None:
     assert await store.blobs.get(HOME, shared) is None
 
 
-async def test_what_is_beside_sessions_goes_with_them(store: Store, server: Server) -> None:
+async def test_data_outside_sessions_is_erased_with_them(store: Store, server: Server) -> None:
     mine, other = Story(make_place(HOME), owner=ADA), Story(make_place(HOME), owner=BOB)
     for story in (mine, other):
         batch = story.tell("", targets=(TargetChange(f"hook-{story.owner}", "*", whole=True),))
@@ -355,9 +355,9 @@ async def test_what_is_beside_sessions_goes_with_them(store: Store, server: Serv
     assert await store.log.read_idempotency(HOME, f"key-{BOB}") is not None
 
 
-async def test_the_beginning_of_an_inbox_goes_up_to_what_is_forgotten(store: Store) -> None:
-    """Whoever is behind gets a gap; what came later, and what others have asked, stays."""
-    mine, other = await tell(store), await tell(store, BOB)
+async def test_inbox_is_trimmed_up_to_the_erased_events(store: Store) -> None:
+    """A reader that lags gets a gap; later events, and requests of others, stay."""
+    mine, other = await append_story(store), await append_story(store, BOB)
     action = mine.refs[3].id
 
     def copy(story: Story, name: str, closed: str | None = None) -> InboxRow:
@@ -389,8 +389,8 @@ async def test_the_beginning_of_an_inbox_goes_up_to_what_is_forgotten(store: Sto
 
 
 @pytest.mark.requirement("FGT-2")
-async def test_a_tombstone_says_nothing_of_whose_it_is(store: Store, server: Server) -> None:
-    await tell(store)
+async def test_tombstone_does_not_reveal_its_owner(store: Store, server: Server) -> None:
+    await append_story(store)
     done = await forget(store)
     shard = shard_of(ADA)
     rows = await store.nodes.query(shard, pack("HGETALL", keys.tombstones(shard)), as_hash)
@@ -401,10 +401,10 @@ async def test_a_tombstone_says_nothing_of_whose_it_is(store: Store, server: Ser
     assert kept.owner_tag == await store.owner_keys.tag(ADA) != await store.owner_keys.tag(BOB)
 
 
-async def test_a_place_that_does_not_answer_stops_it_before_anything_is_removed(
+async def test_unavailable_storage_stops_erasure_before_any_removal(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
 
     async def refuse(*_piece: object) -> str:
         reason = "disk full"
@@ -420,10 +420,10 @@ async def test_a_place_that_does_not_answer_stops_it_before_anything_is_removed(
 
 
 @pytest.mark.parametrize("damage", ["frame", "row", "entry"])
-async def test_what_is_damaged_stops_it_before_anything_is_removed(
+async def test_damage_stops_erasure_before_any_removal(
     store: Store, tmp_path: Path, damage: str
 ) -> None:
-    story, other = await tell(store), await tell(store)
+    story, other = await append_story(store), await append_story(store)
     if damage == "entry":
         entries = keys.entries(story.at.stream)
         await store.nodes.update(HOME, pack("XADD", entries, "99-0", "d", "rubbish"))
@@ -443,10 +443,10 @@ async def test_what_is_damaged_stops_it_before_anything_is_removed(
 
 
 @pytest.mark.parametrize("change", ["append", "open"])
-async def test_what_changes_between_the_look_and_the_removal_stays(
+async def test_session_that_changes_between_check_and_removal_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     read, changed = SessionFinder.read, list[str]()
 
     async def change_behind(finder: SessionFinder, shard: Shard, session: str) -> object:
@@ -469,8 +469,8 @@ async def test_what_changes_between_the_look_and_the_removal_stays(
     assert len((await store.log.read_resume(story.at.stream, 0))[1]) >= 6
 
 
-async def test_the_log_is_written_anew_behind_the_key_and_before_the_end(store: Store) -> None:
-    await tell(store)
+async def test_log_is_rewritten_after_the_key_and_before_the_end(store: Store) -> None:
+    await append_story(store)
     key = (await store.owner_keys.obtain(ADA)).name
     seen = list[str]()
 

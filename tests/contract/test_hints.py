@@ -1,4 +1,4 @@
-"""Hints: what an append publishes, and that a lost connection is announced."""
+"""Hints: what an append publishes, and the notice after a lost connection."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-class Heard:
-    """Collects hints of one stream."""
+class HintCollector:
+    """Collects the hints of one stream."""
 
     def __init__(self) -> None:
         self.hints: list[bytes] = []
@@ -41,19 +41,19 @@ class Heard:
 
 @contextmanager
 def listen(server: Server, channel: str) -> Generator[Callable[[], object]]:
-    """Subscribes at one server; what is yielded waits for the next message, five seconds at most."""
+    """Subscribes at one server; the yielded function waits for the next message, at most five seconds."""
     client = redis.Redis.from_url(server.url)  # pyright: ignore[reportUnknownMemberType]
     make_pubsub = cast("Callable[[], PubSub]", client.pubsub)  # pyright: ignore[reportUnknownMemberType]
-    with client, make_pubsub() as heard:
+    with client, make_pubsub() as received:
 
-        def hear() -> object:
-            told = cast("dict[str, object] | None", heard.get_sharded_message(timeout=5))
-            assert told is not None, "nothing was heard"
-            return told["data"]
+        def receive() -> object:
+            reported = cast("dict[str, object] | None", received.get_sharded_message(timeout=5))
+            assert reported is not None, "nothing was received"
+            return reported["data"]
 
-        heard.ssubscribe(channel)
-        assert hear() == 1, "it is subscribed"
-        yield hear
+        received.ssubscribe(channel)
+        assert receive() == 1, "it is subscribed"
+        yield receive
 
 
 def batch_of(at: Place, *events: EncodedEvent, expected: Stamp | None = None) -> Batch:
@@ -63,41 +63,41 @@ def batch_of(at: Place, *events: EncodedEvent, expected: Stamp | None = None) ->
 
 @pytest.mark.requirement("I1")
 async def test_hint_carries_what_was_stored_byte_for_byte(store: Store) -> None:
-    at, heard = make_place(), Heard()
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    at, received = make_place(), HintCollector()
+    await store.hints.subscribe(at.stream, received.hints.append)
     plain, shown = event("ev_plain"), event("ev_shown", facade=at.task)
     await store.log.append(batch_of(at, plain, shown))
-    (hint,) = await heard.next()
+    (hint,) = await received.next()
     head = await store.log.read_head(at.stream)
     one, two = await store.log.read_page(at.stream, 0)
     assert head is not None
     assert two.frame is not None
     packed = pack_events([plain, shown], at.session)
     assert hint == f"e 1-2.{one.previous}.{head.chain}\n".encode() + packed + SEPARATOR
-    told = parse_hint(hint, at.session)
-    assert told is not None
-    assert told.entries == (one, two)
+    reported = parse_hint(hint, at.session)
+    assert reported is not None
+    assert reported.entries == (one, two)
 
 
 async def test_hint_of_many_bytes_is_its_first_line_alone(store: Store) -> None:
-    at, heard = make_place(), Heard()
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    at, received = make_place(), HintCollector()
+    await store.hints.subscribe(at.stream, received.hints.append)
     large = EncodedEvent("ev_large", "task.progress", b'"x":"' + b"y" * 9000 + b'"}')
     await store.log.append(batch_of(at, event(), large, event()))
-    (hint,) = await heard.next()
+    (hint,) = await received.next()
     head = await store.log.read_head(at.stream)
     (first, *_) = await store.log.read_page(at.stream, 0)
     assert head is not None
     assert hint == f"e 1-3.{first.previous}.{head.chain}\n".encode()
 
 
-async def test_who_is_not_known_to_follow_is_told_where_a_stream_ends(tmp_path: Path) -> None:
-    """As somebody who still listens at a former primary: what is published goes on to replicas."""
+async def test_unregistered_follower_gets_the_end_of_the_stream(tmp_path: Path) -> None:
+    """As a subscriber of a former primary: published messages are replicated."""
     at = make_place()
     async with run_pair() as pair, await Store.open(StoreSettings(pair.url, tmp_path)) as store:
-        with listen(pair.replica, keys.stream_hints(at.stream)) as hear:
+        with listen(pair.replica, keys.stream_hints(at.stream)) as receive:
             await store.log.append(batch_of(at, event(), event()))
-            hint = hear()
+            hint = receive()
         head = await store.log.read_head(at.stream)
         (first, _) = await store.log.read_page(at.stream, 0)
         assert head is not None
@@ -105,100 +105,102 @@ async def test_who_is_not_known_to_follow_is_told_where_a_stream_ends(tmp_path: 
 
 
 async def test_unsubscribed_stream_is_silent_and_may_be_subscribed_again(store: Store) -> None:
-    at, other, heard, kept = make_place(), make_place(), Heard(), Heard()
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    at, other, received, kept = make_place(), make_place(), HintCollector(), HintCollector()
+    await store.hints.subscribe(at.stream, received.hints.append)
     await store.hints.subscribe(other.stream, kept.hints.append)
     await store.hints.unsubscribe(at.stream)
     first = batch_of(at, event())
     await store.log.append(first)
     await store.log.append(batch_of(other, event()))
     await kept.next()
-    assert heard.hints == []
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    assert received.hints == []
+    await store.hints.subscribe(at.stream, received.hints.append)
     await store.log.append(batch_of(at, event(), expected=Stamp(1, first.op)))
-    (hint,) = await heard.next()
+    (hint,) = await received.next()
     assert hint.startswith(b"e 2-2.")
 
 
 async def test_second_subscription_of_one_stream_is_refused(store: Store) -> None:
-    at, heard = make_place(), Heard()
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    at, received = make_place(), HintCollector()
+    await store.hints.subscribe(at.stream, received.hints.append)
     with pytest.raises(ValueError, match="subscribed already"):
-        await store.hints.subscribe(at.stream, heard.hints.append)
+        await store.hints.subscribe(at.stream, received.hints.append)
 
 
-async def test_killed_subscription_comes_back_for_every_stream_and_is_announced(
+async def test_killed_subscription_is_restored_for_every_stream_and_announced(
     store: Store, server: Server
 ) -> None:
     places = [make_place() for _ in range(12)]
-    heard = {at.session: Heard() for at in places}
+    received = {at.session: HintCollector() for at in places}
     losses: list[int] = []
     store.hints.on_loss(lambda: losses.append(1))
     for at in places:
-        await store.hints.subscribe(at.stream, heard[at.session].hints.append)
+        await store.hints.subscribe(at.stream, received[at.session].hints.append)
     for url in server.nodes:
         ask(url, "CLIENT", "KILL", "TYPE", "pubsub")
     homes = {store.nodes.node(at.shard) for at in places}
     await wait_until(lambda: len(losses) >= len(homes), 10, "the loss is announced")
     await asyncio.gather(*(store.log.append(batch_of(at, event())) for at in places))
     for at in places:
-        assert (await heard[at.session].next())[0].startswith(b"e 1-1.")
+        assert (await received[at.session].next())[0].startswith(b"e 1-1.")
 
 
 async def test_new_shard_epoch_is_hinted_to_those_who_follow_the_shard(store: Store) -> None:
-    at, heard = make_place(), Heard()
-    await store.hints.subscribe_shard(at.shard, heard.hints.append)
+    at, received = make_place(), HintCollector()
+    await store.hints.subscribe_shard(at.shard, received.hints.append)
     epoch = await store.log.bump_epoch(at.shard, 0)
-    assert await heard.next() == [f"s {epoch}".encode()]
+    assert await received.next() == [f"s {epoch}".encode()]
 
 
 @pytest.mark.parametrize("raises", [ValueError, RecursionError, asyncio.InvalidStateError])
-async def test_callback_that_raises_harms_nobody_else(
+async def test_raising_callback_does_not_affect_others(
     store: Store, raises: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    at, other, heard = make_place(), make_place(), Heard()
+    at, other, received = make_place(), make_place(), HintCollector()
     other = make_place(at.shard)
 
     def fail(_hint: bytes) -> None:
         raise raises
 
     await store.hints.subscribe(at.stream, fail)
-    await store.hints.subscribe(other.stream, heard.hints.append)
-    before = len(heard.hints)
+    await store.hints.subscribe(other.stream, received.hints.append)
+    before = len(received.hints)
     await store.log.append(batch_of(at, event()))
     await wait_until(lambda: store.hints.faults == 1, 15, "the fault is counted")
     await store.log.append(batch_of(other, event()))
-    await heard.next(before + 1)
-    third, late = make_place(at.shard), Heard()
+    await received.next(before + 1)
+    third, late = make_place(at.shard), HintCollector()
     await store.hints.subscribe(third.stream, late.hints.append)
     await store.log.append(batch_of(third, event()))
     await late.next()
     assert "hints.callback_failed" in caplog.text
 
 
-async def test_loss_is_told_to_all_though_one_of_them_raises(store: Store, server: Server) -> None:
-    at, heard, told = make_place(), Heard(), list[str]()
+async def test_loss_is_announced_to_all_though_one_callback_raises(
+    store: Store, server: Server
+) -> None:
+    at, received, reported = make_place(), HintCollector(), list[str]()
 
     def fail() -> None:
         raise LookupError
 
     store.hints.on_loss(fail)
-    store.hints.on_loss(lambda: told.append("lost"))
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    store.hints.on_loss(lambda: reported.append("lost"))
+    await store.hints.subscribe(at.stream, received.hints.append)
     for url in server.nodes:
         ask(url, "CLIENT", "KILL", "TYPE", "pubsub")
-    await wait_until(lambda: told, 15, "the other one is told")
+    await wait_until(lambda: reported, 15, "the other callback is called")
     await store.log.append(batch_of(at, event()))
-    await heard.next()
+    await received.next()
 
 
-async def test_reader_that_a_fault_has_ended_is_started_again(
+async def test_reader_that_failed_is_restarted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the fault is: a reader that nobody looks after would leave the process deaf."""
-    at, heard, losses = make_place(), Heard(), list[int]()
+    """Whatever the fault: a reader that is not restarted would leave the process without hints."""
+    at, received, losses = make_place(), HintCollector(), list[int]()
     store.hints.on_loss(lambda: losses.append(1))
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    await store.hints.subscribe(at.stream, received.hints.append)
     take: Callable[[RedisHints, Node, list[bytes]], bool] = getattr(RedisHints, "_take")  # noqa: B009  private to its class
     faults = [ZeroDivisionError()]
 
@@ -210,10 +212,10 @@ async def test_reader_that_a_fault_has_ended_is_started_again(
     monkeypatch.setattr(RedisHints, "_take", fail)
     first = batch_of(at, event())
     await store.log.append(first)
-    await wait_until(lambda: losses, 15, "whoever asked hears that hints may be lost")
+    await wait_until(lambda: losses, 15, "the callback learns that hints may be lost")
     await store.log.append(batch_of(at, event(), expected=Stamp(1, first.op)))
-    assert (await heard.next())[0].startswith(b"e 2-2.")
-    other, late = make_place(at.shard), Heard()
+    assert (await received.next())[0].startswith(b"e 2-2.")
+    other, late = make_place(at.shard), HintCollector()
     await store.hints.subscribe(other.stream, late.hints.append)
     await store.log.append(batch_of(other, event()))
     await late.next()
@@ -222,9 +224,9 @@ async def test_reader_that_a_fault_has_ended_is_started_again(
 async def test_subscription_whose_caller_was_cancelled_leaves_nothing_at_the_server(
     store: Store, server: Server
 ) -> None:
-    known, at, heard = make_place(), make_place(), Heard()
+    known, at, received = make_place(), make_place(), HintCollector()
     at = make_place(known.shard)
-    await store.hints.subscribe(known.stream, heard.hints.append)
+    await store.hints.subscribe(known.stream, received.hints.append)
     channel = keys.stream_hints(at.stream)
     name = store.nodes.node(at.shard).endpoint.name
     url = next(url for url in server.nodes if name in url)
@@ -233,18 +235,18 @@ async def test_subscription_whose_caller_was_cancelled_leaves_nothing_at_the_ser
         return cast("list[int]", ask(url, "PUBSUB", "SHARDNUMSUB", channel))[1]
 
     for turns in range(1, 6):
-        asked = asyncio.create_task(store.hints.subscribe(at.stream, heard.hints.append))
+        asked = asyncio.create_task(store.hints.subscribe(at.stream, received.hints.append))
         for _ in range(turns):
             await asyncio.sleep(0)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         if asked.cancelled():
-            await wait_until(lambda: count() == 0, 15, "nobody is subscribed")
+            await wait_until(lambda: count() == 0, 15, "no subscription is left")
         else:
             await store.hints.unsubscribe(at.stream)
     losses = list[int]()
     store.hints.on_loss(lambda: losses.append(1))
-    await store.hints.subscribe(at.stream, heard.hints.append)
+    await store.hints.subscribe(at.stream, received.hints.append)
     await store.log.append(batch_of(at, event()))
-    await heard.next()
+    await received.next()
     assert not losses, "and the connection stays as it is"

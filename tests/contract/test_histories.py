@@ -1,4 +1,4 @@
-"""Any history of appends, repeats and stale writers agrees with a small model of what should be stored."""
+"""Any history of appends, repeats and stale writers matches a small model of the stored state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AT = "2026-01-02T03:04:05.006Z"
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Append ``events`` events and write some tasks; ``stale`` of them are held by an older stamp."""
+    """Appends ``events`` events and writes some tasks; ``stale`` of them with an older stamp."""
 
     events: int
     tasks: frozenset[int]
@@ -43,21 +43,21 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Send an append again that was sent ``back`` appends ago."""
+    """Repeats an append that was sent ``back`` appends ago."""
 
     back: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Remove the archived appends up to ``keep`` events before the end."""
+    """Removes the archived appends up to ``keep`` events before the end."""
 
     keep: int
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Have the session leave the engine; whatever comes next finds it in the archive."""
+    """Archives the session; the next step finds it in the archive."""
 
 
 picks = st.frozensets(st.integers(0, TASKS - 1), max_size=TASKS)
@@ -76,7 +76,7 @@ steps = st.one_of(
 
 @dataclass(slots=True)
 class Model:
-    """What should be stored: all event ids ever, where appends end, the line of the last trim, each task's state."""
+    """The expected state: all event ids, ends of appends, the last trim line, each task's state."""
 
     at: Place
     tasks: list[EntityRef]
@@ -116,7 +116,7 @@ class Model:
         return f"{self.at.session} at ".encode()
 
     def expect(self, batch: Batch) -> AppendResult | None:
-        """What the append must answer; None for stored."""
+        """The expected result of the append; None for stored."""
         places = [self.tasks.index(write.ref) for write in batch.entities]
         if any(self.stamps[task].op == batch.op for task in places):
             return Again(None)
@@ -147,7 +147,7 @@ class Model:
 @pytest.mark.requirement("I2", "I3", "ENV-2", "ENV-4")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(steps, max_size=25))
-async def test_any_history_is_stored_as_the_model_says(store: Store, history: list[Write]) -> None:
+async def test_any_history_is_stored_as_in_the_model(store: Store, history: list[Write]) -> None:
     at = make_place()
     model = Model(at, [EntityRef(EntityKind.TASK, mint("task", at.shard)) for _ in range(TASKS)])
     await begin(store, model)
@@ -157,7 +157,7 @@ async def test_any_history_is_stored_as_the_model_says(store: Store, history: li
 
 
 async def begin(store: Store, model: Model) -> None:
-    """A session leaves only where its record says whose it is."""
+    """A session can only be archived if its record names its owner."""
     session = EntityRef(EntityKind.SESSION, model.at.session)
     record = b'{"owner":"%b"}' % mint("pr", model.at.shard).encode()
     first = event_of(model.at.session)
@@ -204,7 +204,7 @@ async def is_away(store: Store, model: Model) -> bool:
 
 
 async def leave(store: Store, model: Model) -> None:
-    """A session with an event that is left leaves, and takes the tasks along that its events name."""
+    """Archives a session that has events left, with the tasks that its events name."""
     is_there = bool(await store.log.read_page(model.at.stream, 0))
     in_engine = is_there and not await is_away(store, model)
     left = await store.archiver.archive(model.at.shard, [model.at.session])

@@ -1,4 +1,4 @@
-"""What an owner has beside conversations is forgotten with it: home session, devices, grants, rules, links, inbox."""
+"""Erasure of an owner's data outside conversations: home session, devices, grants, rules, links, inbox."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ADA, BOB = make_person("ada"), make_person("bob")
 
 @dataclass(slots=True)
 class Belongings:
-    """What a person has beside conversations, with a marker in each."""
+    """A person's data outside conversations, with a marker in each item."""
 
     whose: Principal
     markers: list[str] = field(default_factory=list[str])
@@ -79,7 +79,7 @@ class Belongings:
         return self.markers[-1]
 
     async def write(self, store: Store) -> None:
-        """One of each."""
+        """One item of each kind."""
         who, writes = self.whose, make_writes(store)
         lists = DeviceLists(writes)
         for number in range(2):
@@ -128,7 +128,7 @@ class Belongings:
         await store.acks.store_ack(inbox, self.mark("ack"), 1, "", now_ms)
 
     async def connect(self, store: Store) -> int:
-        """A device of it says hello; returns its generation."""
+        """A device of the person sends a hello; returns its generation."""
         who = self.whose
         record = LinkRecord(
             self.channel, "ws", "device", who.key, who.tenant, who.id, (), "", "", "", "phone"
@@ -139,7 +139,7 @@ class Belongings:
         return greeted.generation
 
     def find(self, server: Server) -> list[str]:
-        """Keys that have anything of it."""
+        """Keys that contain data of the person."""
         who = self.whose
         names = (who.key, who.home_session, name_list(who), self.channel, *self.markers)
         return sorted(find_names(server, *names))
@@ -150,7 +150,7 @@ async def forget(store: Store, who: Principal = ADA) -> None:
 
 
 async def load_home(store: Store, who: Principal) -> list[object]:
-    """What stands in a home, as it is read."""
+    """The content of a home, as it is read."""
     shard, home = who.home, StreamRef(StreamKind.SESSION, who.home_session)
     refs = [
         EntityRef(EntityKind.SESSION, home.id),
@@ -169,7 +169,7 @@ async def load_home(store: Store, who: Principal) -> list[object]:
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_a_home_is_counted_and_goes_with_all_that_stands_beside_it(
+async def test_home_is_counted_and_erased_with_all_related_data(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
     mine, others = Belongings(ADA), Belongings(BOB)
@@ -191,7 +191,7 @@ async def test_a_home_is_counted_and_goes_with_all_that_stands_beside_it(
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_a_home_with_devices_alone_stays_in_memory_and_is_forgotten_by_its_owner_alone(
+async def test_home_with_devices_only_stays_in_memory_and_is_erased_by_owner_only(
     store: Store,
 ) -> None:
     offer = Offer(f"dev_{ADA.home.tag}{'0' * 26}", ADA, "phone", (), DeviceRights(), "hash")
@@ -206,7 +206,7 @@ async def test_a_home_with_devices_alone_stays_in_memory_and_is_forgotten_by_its
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_whoever_comes_back_has_a_new_home_that_no_old_tombstone_takes(
+async def test_returning_person_gets_a_new_home_unaffected_by_old_tombstones(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
     mine = Belongings(ADA)
@@ -232,7 +232,7 @@ async def test_whoever_comes_back_has_a_new_home_that_no_old_tombstone_takes(
         assert mine.find(server) == []
 
 
-async def test_a_home_that_is_held_stays_whole(store: Store) -> None:
+async def test_held_home_stays_whole(store: Store) -> None:
     await Belongings(ADA).write(store)
     kept = await load_home(store, ADA)
     assert await store.tombstones.hold(ADA.key, LegalHold(1, "carl", "case 12"))
@@ -241,8 +241,8 @@ async def test_a_home_that_is_held_stays_whole(store: Store) -> None:
     assert await load_home(store, ADA) == kept
 
 
-async def test_devices_whose_home_had_left_memory_go_too(store: Store, server: Server) -> None:
-    """As a version left them that did not know that such a home stays."""
+async def test_devices_of_an_archived_home_are_erased_too(store: Store, server: Server) -> None:
+    """The state left by a version that archived such a home."""
     mine = Belongings(ADA)
     await mine.write(store)
     given = [keys.entity(EntityRef(kind, ADA.home_session)) for kind in _BESIDE]
@@ -256,22 +256,22 @@ async def test_devices_whose_home_had_left_memory_go_too(store: Store, server: S
 _BESIDE = (EntityKind.GRANTS, EntityKind.RULES)
 
 
-async def test_whoever_is_connected_is_told_and_what_the_end_of_a_link_owes_is_written_nowhere(
+async def test_connected_device_is_notified_and_its_pending_link_end_is_not_written(
     store: Store, server: Server
 ) -> None:
-    mine, told = Belongings(ADA), list["ChannelUpdate"]()
+    mine, reported = Belongings(ADA), list["ChannelUpdate"]()
     await mine.write(store)
     generation = await mine.connect(store)
-    await store.channels.listen(ADA.key, told.append)
+    await store.channels.listen(ADA.key, reported.append)
     await forget(store)
-    await wait_until(lambda: OwnerForgotten() in told, 5, "it is told")
+    await wait_until(lambda: OwnerForgotten() in reported, 5, "it is notified")
     await store.links.add_pending(mine.channel, generation, "disconnected", b"{}")
     assert mine.find(server) == []
 
 
 @pytest.mark.requirement("FGT-4")
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
+async def test_erasure_killed_at_any_step_is_completed_by_the_next(
     store: Store,
     server: Server,
     tmp_path: Path,
@@ -305,8 +305,8 @@ async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
     assert steps > 8
 
 
-async def test_sessions_of_others_in_which_it_takes_part_are_named_and_stay(store: Store) -> None:
-    """Wherever they stand, and none of its own, open ones too."""
+async def test_sessions_of_others_with_participation_are_named_and_stay(store: Store) -> None:
+    """In any shard; none of the person's own sessions, and open ones too."""
     given, shown, own = (ArchivedStory(owner=one.key) for one in (ADA, ADA, BOB))
     for story in (given, shown):
         await begin(store, 1, story)

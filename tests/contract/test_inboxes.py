@@ -1,4 +1,4 @@
-"""How long inboxes keep what came, and what a device finds that comes back later."""
+"""How long inboxes keep events, and what a returning device finds."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SOURCE = Shard(63)
 DAY_MS = 24 * 3600 * 1000
 NOW_MS = parse_ms("2026-11-20T12:00:00.000Z")
 BEHIND_NOW = 2_048
-"""Events that are not dropped for their bytes, since they may be said once more."""
+"""Events that are kept regardless of their bytes, since they may be repeated."""
 
 
 def say(name: str, at_ms: int, words: str = "") -> EncodedEvent:
-    """An event of that time, in whose words another time stands."""
-    told: JsonObject = {"words": words, "quoted": '"timestamp":"1999-01-01T00:00:00.000Z"'}
-    fact = Fact(Scope("se_1"), VendorPayload("x.said", told))
+    """An event of that time whose payload names another time."""
+    reported: JsonObject = {"words": words, "quoted": '"timestamp":"1999-01-01T00:00:00.000Z"'}
+    fact = Fact(Scope("se_1"), VendorPayload("x.said", reported))
     return encode_event(Event(name, format_ms(at_ms), "rt_1", fact))
 
 
@@ -55,7 +55,7 @@ async def read_bytes(store: Store, owner: str) -> int:
     return int(kept)
 
 
-async def test_what_came_long_ago_goes_and_the_cursor_at_the_line_holds(store: Store) -> None:
+async def test_old_events_are_trimmed_and_the_cursor_at_the_line_holds(store: Store) -> None:
     shard, owner = make_owner()
     for day in range(10):
         at_ms = NOW_MS - (10 - day) * DAY_MS
@@ -76,7 +76,7 @@ async def test_what_came_long_ago_goes_and_the_cursor_at_the_line_holds(store: S
         assert found.why is why if isinstance(found, CursorBroken) else why is None
 
 
-async def test_inbox_of_somebody_who_left_becomes_empty_and_goes_on_where_it_was(
+async def test_inbox_of_an_absent_person_becomes_empty_and_continues_its_sequence(
     store: Store,
 ) -> None:
     shard, owner = make_owner()
@@ -93,7 +93,7 @@ async def test_inbox_of_somebody_who_left_becomes_empty_and_goes_on_where_it_was
     assert (entry.sequence, entry.previous, head.first) == (301, before.chain, 301)
 
 
-async def test_damaged_entry_does_not_hold_what_is_old_behind_it(store: Store) -> None:
+async def test_damaged_entry_does_not_keep_old_events_after_it(store: Store) -> None:
     shard, owner = make_owner()
     await fill(store, owner, shard, 1, say("ev_1", NOW_MS - 30 * DAY_MS))
     entries = keys.entries(StreamRef(StreamKind.INBOX, owner))
@@ -106,7 +106,7 @@ async def test_damaged_entry_does_not_hold_what_is_old_behind_it(store: Store) -
     assert (head.first, [one.event_id for one in left]) == (3, ["ev_3"])
 
 
-async def test_pending_questions_stay_whenever_they_came(store: Store) -> None:
+async def test_pending_approvals_stay_whatever_their_age(store: Store) -> None:
     shard, owner = make_owner()
     asked = InboxRow(owner, say("ev_old", NOW_MS - 30 * DAY_MS), "act_1", b"{}", NOW_MS)
     await store.projections.advance(SOURCE, shard, "1-0", [asked])
@@ -114,7 +114,7 @@ async def test_pending_questions_stay_whenever_they_came(store: Store) -> None:
     assert await store.projections.read_inbox(owner) == [("act_1", b"{}")]
 
 
-async def test_acks_of_devices_that_are_long_away_are_forgotten(store: Store) -> None:
+async def test_acks_of_long_absent_devices_are_removed(store: Store) -> None:
     shard, owner = make_owner()
     inbox = StreamRef(StreamKind.INBOX, owner)
     await fill(store, owner, shard, 1, say("ev_1", NOW_MS))
@@ -127,7 +127,7 @@ async def test_acks_of_devices_that_are_long_away_are_forgotten(store: Store) ->
     assert await store.acks.read_ack(inbox, "long ago") is None
 
 
-async def test_owners_are_found_in_the_shards_that_are_asked_for(store: Store) -> None:
+async def test_owners_are_found_in_the_requested_shards(store: Store) -> None:
     people = [make_owner() for _ in range(4)]
     for number, (shard, owner) in enumerate(people):
         await fill(store, owner, shard, number + 1, say(f"ev_{number}", NOW_MS))
@@ -138,7 +138,9 @@ async def test_owners_are_found_in_the_shards_that_are_asked_for(store: Store) -
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
-async def test_more_bytes_than_an_inbox_may_have_go_as_more_comes(store: Store, size: int) -> None:
+async def test_bytes_beyond_the_inbox_limit_are_trimmed_by_new_events(
+    store: Store, size: int
+) -> None:
     shard, owner = make_owner()
     store.projections.inbox_bytes = 600_000
     add = partial(fill, store, owner, shard)
@@ -158,7 +160,7 @@ async def test_more_bytes_than_an_inbox_may_have_go_as_more_comes(store: Store, 
     assert head.sequence == number
 
 
-async def test_events_that_may_be_said_once_more_stay_whatever_they_take(store: Store) -> None:
+async def test_events_that_may_be_repeated_stay_whatever_their_size(store: Store) -> None:
     shard, owner = make_owner()
     store.projections.inbox_bytes = 1
     events = [say(f"ev_{number}", NOW_MS) for number in range(BEHIND_NOW + 100)]
@@ -172,7 +174,7 @@ async def test_events_that_may_be_said_once_more_stay_whatever_they_take(store: 
     assert (again.sequence, after) == (head.sequence, entries)
 
 
-async def test_inbox_of_an_earlier_version_that_is_far_too_large_comes_down(store: Store) -> None:
+async def test_oversized_inbox_of_an_earlier_version_shrinks(store: Store) -> None:
     shard, owner = make_owner()
     for feed in range(1, 101):
         await fill(store, owner, shard, feed, *(say(f"ev_{feed}_{n}", NOW_MS) for n in range(64)))

@@ -1,4 +1,4 @@
-"""What a store has in it: every key is counted once under its kind, and sessions by when they ended."""
+"""The inventory of a store: every key is counted once under its kind, and sessions by time of end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def put_session(
 
 
 async def list_names(store: Store) -> dict[str, int]:
-    """Every key and its size, asked for one by one."""
+    """Every key and its size, read one by one."""
     sizes = dict[str, int]()
     for node in store.nodes.all:
         [names] = await node.reads.call(pack("KEYS", "*"))
@@ -82,7 +82,7 @@ async def test_session_is_as_old_as_its_last_status_unless_something_is_open(
     assert ages[large.session].bytes > ages[long_ago.session].bytes + 20_000, "with its tasks"
 
 
-async def test_keys_of_others_in_the_same_database_are_told_apart(
+async def test_foreign_keys_in_the_same_database_are_distinguished(
     store: Store, server: Server
 ) -> None:
     tags = [f"{{{ALL_SHARDS[7].tag}}}:zz:new", "somebody"]
@@ -93,7 +93,7 @@ async def test_keys_of_others_in_the_same_database_are_told_apart(
     assert found.total.keys == sum(one.keys for one in found.kinds.values()) - len(tags)
 
 
-async def test_key_whose_slot_has_moved_is_left_out_and_a_refusal_is_told(
+async def test_key_of_a_moved_slot_is_left_out_and_a_refusal_is_reported(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put_session(store, Shard(3), is_open=False, at_ms=1_000)
@@ -125,7 +125,7 @@ async def test_store_without_anything_has_no_age_and_does_not_grow(store: Store)
     assert found.find_ended(0) == KeyUsage()
 
 
-def test_growth_is_that_of_the_days_asked_for_or_since_the_first_task() -> None:
+def test_growth_covers_the_requested_days_or_since_the_first_task() -> None:
     found = Inventory(now_ms=100 * DAY_MS)
     found.kinds["tasks"].add(10_000)
     found.tasks_ms = [DAY_MS, *(98 * DAY_MS + number for number in range(9))]
@@ -136,9 +136,7 @@ def test_growth_is_that_of_the_days_asked_for_or_since_the_first_task() -> None:
     assert found.find_growth(7) == 240_000, "it is as if it were an hour old"
 
 
-def test_ended_are_those_that_have_rested_longer_with_their_share_of_what_is_not_told_apart() -> (
-    None
-):
+def test_ended_sessions_are_counted_with_their_share_of_unattributed_bytes() -> None:
     found = Inventory(now_ms=10 * DAY_MS)
     found.kinds["threads"].add(300)
     found.kinds["approvals"].add(100)

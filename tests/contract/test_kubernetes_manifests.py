@@ -1,4 +1,4 @@
-"""Manifests of ``deploy/kubernetes``: whole by the schemas of Kubernetes, and of one piece with each other."""
+"""Manifests of ``deploy/kubernetes``: valid by the schemas of Kubernetes, and consistent with each other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from passerelle.gateway.settings.source import read_settings
 
 FILE: Final = Path(__file__).parents[2] / "deploy" / "kubernetes" / "passerelle.yaml"
 VERSIONS: Final = ("1.30", "1.37")
-"""The oldest that has what is used, and the newest whose schemas are here."""
+"""The oldest version with all used features, and the newest with available schemas."""
 STOP_S: Final = 10
-"""Longest time of a stop, as docs/operate says."""
+"""Longest duration of a stop, as docs/operate states."""
 
 Manifest = dict[str, Any]
 
@@ -29,7 +29,7 @@ def read_manifests() -> dict[str, Manifest]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", sorted(read_manifests()))
-def test_a_manifest_is_whole(kind: str, version: str) -> None:
+def test_manifest_is_valid(kind: str, version: str) -> None:
     kubernetes_validate.validate(read_manifests()[kind], version, strict=True)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -40,7 +40,7 @@ def test_a_member_that_kubernetes_does_not_have_is_noticed() -> None:
         kubernetes_validate.validate(deployment, VERSIONS[-1], strict=True)  # pyright: ignore[reportUnknownMemberType]
 
 
-def test_everything_speaks_of_the_same_pods() -> None:
+def test_all_manifests_select_the_same_pods() -> None:
     manifests = read_manifests()
     template = manifests["Deployment"]["spec"]["template"]
     labels = template["metadata"]["labels"]
@@ -61,13 +61,13 @@ def test_everything_speaks_of_the_same_pods() -> None:
     assert asked == {manifests["Service"]["spec"]["ports"][0]["targetPort"]} <= ports
 
 
-def test_a_pod_has_the_time_that_a_stop_takes() -> None:
+def test_pod_has_enough_time_to_stop() -> None:
     pod = read_manifests()["Deployment"]["spec"]["template"]["spec"]
     drained = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] > drained + STOP_S
 
 
-def test_a_pod_may_do_nothing_that_it_does_not_need() -> None:
+def test_pod_has_no_needless_privileges() -> None:
     pod = read_manifests()["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]

@@ -1,4 +1,4 @@
-"""The leak check of the suite can fail."""
+"""The leak check of the suite detects a leak."""
 
 from __future__ import annotations
 

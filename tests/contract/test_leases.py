@@ -1,4 +1,4 @@
-"""Leases and take-over: time is the server's, and a lost lease is never silently new."""
+"""Leases and takeover: the server's time counts, and a lost lease is never silently reopened."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def take(
 
 
 async def start_run(store: Store, at: Place) -> Stamp:
-    """Opens a task that the driver of the place drives."""
+    """Creates a task that the place's driver drives."""
     batch = Batch(
         at.session,
         operation(),
@@ -81,7 +81,7 @@ async def test_lease_that_was_never_opened_cannot_be_extended(store: Store) -> N
     assert await take(store, at.shard, at.driver, opens=False) == LeaseLost()
 
 
-async def test_expired_lease_that_nobody_took_can_be_extended(store: Store) -> None:
+async def test_expired_lease_without_a_takeover_can_be_extended(store: Store) -> None:
     at = make_place()
     await take(store, at.shard, at.driver, lease_ms=1)
     rows = partial(store.due.claim, at.shard, 10, 1)
@@ -89,7 +89,7 @@ async def test_expired_lease_that_nobody_took_can_be_extended(store: Store) -> N
     assert isinstance(await take(store, at.shard, at.driver, opens=False), Lease)
 
 
-async def test_duty_of_an_instance_that_does_not_live_is_free_however_long_it_has_it(
+async def test_duty_of_a_dead_instance_is_free_whatever_its_remaining_time(
     store: Store,
 ) -> None:
     shard = make_place().shard
@@ -113,7 +113,9 @@ async def test_living_lease_is_not_taken_over(store: Store) -> None:
 
 
 @pytest.mark.requirement("I9")
-async def test_dead_instances_runs_are_found_moved_and_then_its_set_is_gone(store: Store) -> None:
+async def test_runs_of_a_dead_instance_are_found_and_moved_and_its_set_is_removed(
+    store: Store,
+) -> None:
     at = make_place()
     heir = Incarnation("in_heir", 1)
     await take(store, at.shard, at.driver, lease_ms=SHORT_MS)
@@ -149,7 +151,7 @@ async def test_dead_instances_runs_are_found_moved_and_then_its_set_is_gone(stor
     assert await store.log.append(late) == Fenced()
 
 
-async def test_instance_that_wakes_after_a_take_over_has_lost_its_lease(store: Store) -> None:
+async def test_instance_that_resumes_after_a_takeover_has_lost_its_lease(store: Store) -> None:
     at = make_place()
     await take(store, at.shard, at.driver, lease_ms=SHORT_MS)
     await start_run(store, at)
@@ -183,7 +185,7 @@ async def test_released_lease_with_a_run_is_due_at_once_and_keeps_its_run(store:
     assert found == TakenOver(1, (("run_1", at.task),), ())
 
 
-async def test_released_lease_without_a_run_leaves_nothing(store: Store) -> None:
+async def test_released_lease_without_a_run_leaves_no_rows(store: Store) -> None:
     at = make_place()
     await take(store, at.shard, at.driver, duty=True)
     await store.leases.release(at.shard, at.driver)
@@ -191,7 +193,7 @@ async def test_released_lease_without_a_run_leaves_nothing(store: Store) -> None
     assert await take(store, at.shard, at.driver, opens=False) == LeaseLost()
 
 
-async def test_duty_has_one_owner_until_it_is_given_back_or_runs_out(store: Store) -> None:
+async def test_duty_has_one_owner_until_it_is_released_or_expires(store: Store) -> None:
     shard = make_place().shard
     one, two = Incarnation("in_one", 1), Incarnation("in_two", 1)
 
@@ -251,7 +253,7 @@ async def test_leases_of_many_shards_are_extended_together_and_one_that_is_broke
     assert await store.leases.extend_each([], LONG_MS) == []
 
 
-async def test_late_release_of_an_earlier_life_ends_nothing_of_the_present_one(
+async def test_late_release_of_an_earlier_incarnation_ends_nothing_of_the_current_one(
     store: Store,
 ) -> None:
     at = make_place()
@@ -298,5 +300,5 @@ async def test_extension_writes_only_what_changes(store: Store, server: Server) 
 
 def count_written(server: Server) -> int:
     """Bytes in the logs of all nodes."""
-    told = [cast("dict[str, int]", ask(url, "INFO", "persistence")) for url in server.nodes]
-    return sum(one["aof_current_size"] for one in told)
+    reported = [cast("dict[str, int]", ask(url, "INFO", "persistence")) for url in server.nodes]
+    return sum(one["aof_current_size"] for one in reported)

@@ -1,4 +1,4 @@
-"""Shared limits: never more granted than there is, and a dead instance's block comes back."""
+"""Shared limits: never more is granted than available, and a dead instance's block is returned."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_block_of_a_dead_instance_is_free_after_its_time(store: Store) -> 
     assert await wait_until(free, 15, "the block is free")
 
 
-async def test_bucket_gives_what_it_has_and_says_when_there_is_more(store: Store) -> None:
+async def test_bucket_grants_its_units_and_returns_when_there_are_more(store: Store) -> None:
     name = operation()
     given = [(await draw(store, name, Bucket("rate", 4, 10, HOUR_MS)))[0] for _ in range(4)]
     assert [(one.given, one.left) for one in given] == [(4, 6), (4, 2), (2, 0), (0, 0)]
@@ -65,7 +65,7 @@ async def test_bucket_gives_what_it_has_and_says_when_there_is_more(store: Store
     assert 0.99 * HOUR_MS / 10 < given[3].note <= HOUR_MS / 10
 
 
-async def test_units_given_back_to_a_bucket_can_be_drawn_again_and_never_overfill_it(
+async def test_units_returned_to_a_bucket_can_be_drawn_again_and_never_overfill_it(
     store: Store,
 ) -> None:
     name = operation()
@@ -92,7 +92,7 @@ def period(want: int, start_ms: int = 0, *, limit: int = 10, mark: bool = False)
     return Period("calls", want, limit, start_ms, till_ms, mark)
 
 
-async def test_nothing_flows_back_in_a_period_and_the_next_one_begins_anew(store: Store) -> None:
+async def test_period_has_no_refill_and_the_next_one_starts_full(store: Store) -> None:
     name = operation()
     today, tomorrow = DAY_MS, 2 * DAY_MS
     assert (await draw(store, name, period(8, today)))[0] == Drawn(8, 2, 0)
@@ -100,7 +100,7 @@ async def test_nothing_flows_back_in_a_period_and_the_next_one_begins_anew(store
     assert (await draw(store, name, period(8, tomorrow)))[0] == Drawn(8, 2, 0)
 
 
-async def test_instance_whose_clock_is_behind_draws_from_the_newer_period(store: Store) -> None:
+async def test_instance_with_a_lagging_clock_draws_from_the_newer_period(store: Store) -> None:
     name = operation()
     await draw(store, name, period(9, 2 * DAY_MS))
     assert (await draw(store, name, period(9, DAY_MS)))[0] == Drawn(1, 0, 0)
@@ -138,7 +138,7 @@ async def test_slots_and_several_meters_are_one_call_and_do_not_disturb_each_oth
     assert again.slots == 7
 
 
-async def test_meter_outlives_the_slots_beside_it(store: Store) -> None:
+async def test_meter_outlives_its_slots(store: Store) -> None:
     name = operation()
     await draw(store, name, period(9, DAY_MS))
     await hold(store, name, "in_a", 1, hold_ms=30)

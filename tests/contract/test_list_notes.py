@@ -1,4 +1,4 @@
-"""Who follows the lists of a tenant: every shard says so with the rows that it takes, until nobody does."""
+"""Followers of a tenant's lists: every shard reports them with the rows that it applies, until none is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def head_of(tenant: str) -> StreamRef:
 
 
 async def bring(store: Store, owner: str, feed_id: str) -> set[str]:
-    """Who is followed, as a shard says to a row of somebody in it."""
+    """The followers, as a shard reports them for a row of the tenant."""
     row = IndexRow(owner, AGENT, "task_a", 1)
     said = await store.projections.advance(SOURCE, shard_of(owner), feed_id, [row])
     assert isinstance(said, Taken)
@@ -31,7 +31,7 @@ async def bring(store: Store, owner: str, feed_id: str) -> set[str]:
 
 
 async def watched_in(store: Store) -> set[bytes | None]:
-    """What all shards have."""
+    """The notes of all shards."""
     found = [
         (await store.nodes.query_all(shard, pack("HGET", keys.meta(shard), "watched")))[0]
         for shard in ALL_SHARDS
@@ -39,28 +39,28 @@ async def watched_in(store: Store) -> set[bytes | None]:
     return {one if isinstance(one, bytes) else None for one in found}
 
 
-async def test_every_shard_says_who_is_followed_with_the_rows_that_it_takes(store: Store) -> None:
+async def test_every_shard_reports_followers_with_the_rows_that_it_applies(store: Store) -> None:
     one, two = name_tenant_lists("one"), name_tenant_lists("two")
     _, owner = make_owner()
     assert await bring(store, owner, "1-0") == set()
     await store.projections.watch_tenant(one, 1_000)
     await store.projections.watch_tenant(two, 1_000)
-    [told] = await watched_in(store)
-    assert told is not None
+    [reported] = await watched_in(store)
+    assert reported is not None
     for feed_id in ("2-0", "2-0"):
-        # What was applied before says it as well: its notes may not have been sent.
+        # Rows that were applied before report it as well: their notes may not have been sent.
         assert await bring(store, owner, feed_id) == {one, two}
     await store.projections.watch_tenant(one, 2_000)
-    assert await watched_in(store) == {told}, "said once, by a process that has said it"
+    assert await watched_in(store) == {reported}, "said once, by a process that has said it"
     await store.inboxes.trim_notes(one, 1_500, 1_500)
-    assert await watched_in(store) == {told}, "it was asked for since"
+    assert await watched_in(store) == {reported}, "it was asked for since"
     assert await store.inboxes.trim_notes(two, 1_500, 1_500) == 1
     assert await bring(store, owner, "3-0") == {one}
     assert await store.inboxes.trim_notes(one, 9_000, 9_000) == 1
     assert await watched_in(store) == {None}
 
 
-async def test_what_ends_an_earlier_stream_leaves_the_one_that_began_since(store: Store) -> None:
+async def test_end_of_an_earlier_stream_leaves_the_newer_one(store: Store) -> None:
     tenant = name_tenant_lists("again")
     await store.projections.watch_tenant(tenant, 1_000)
     old = await store.log.read_head(head_of("again"))
@@ -77,7 +77,7 @@ async def test_what_ends_an_earlier_stream_leaves_the_one_that_began_since(store
     assert await watched_in(store) == {before}
 
 
-async def test_notes_have_a_mark_of_their_own_beside_the_rows(store: Store) -> None:
+async def test_notes_have_a_separate_mark(store: Store) -> None:
     tenant = name_tenant_lists("marks")
     shard = shard_of(tenant)
     await store.projections.watch_tenant(tenant, 1_000)
@@ -90,7 +90,7 @@ async def test_notes_have_a_mark_of_their_own_beside_the_rows(store: Store) -> N
     assert await store.projections.advance(SOURCE, shard, "5-0", [NoteRow(tenant, note)]) == taken
     head = await store.log.read_head(head_of("marks"))
     assert head is not None
-    # The list of the row itself is followed as well here: its owner has the name of the tenant.
+    # The row's own list is followed here too: its owner is named like the tenant.
     assert head.sequence == 2
     await store.nodes.update(shard, pack("HDEL", keys.marks(shard), f"{SOURCE.tag}+"))
     lost = await store.projections.advance(

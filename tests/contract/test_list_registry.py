@@ -1,4 +1,4 @@
-"""Which lists of tasks there are: told with the rows, found again where it was never told, and gone with its owner."""
+"""The registry of task lists: updated with rows, found without an update, and removed with its owner."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_lists_of_an_earlier_version_are_found_by_their_names(store: Store
     assert await read_lists(store, owner) == {ListedTasks(owner, "a b", 400)}, "looked for once"
 
 
-async def test_only_what_has_no_rows_any_more_is_forgotten(store: Store) -> None:
+async def test_only_lists_without_rows_are_removed(store: Store) -> None:
     shard, owner = make_owner()
     for number, agent in enumerate((AGENT, "", "left"), 1):
         row = IndexRow(owner, agent, f"task_{agent}", 300, "completed")

@@ -1,4 +1,4 @@
-"""The check of the script files asks a real engine whether they compile."""
+"""The check of script files asks a real engine whether they compile."""
 
 from pathlib import Path
 

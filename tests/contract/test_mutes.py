@@ -1,4 +1,4 @@
-"""What a person has muted: by agent, until a time of the store, and never without an end."""
+"""Mutes of a person: by agent, until a time of the store, and never without an end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_owner() -> tuple[Shard, str]:
     return shard, mint("pr", shard)
 
 
-async def test_last_word_about_an_agent_counts_and_is_of_one_person(store: Store) -> None:
+async def test_last_mute_of_an_agent_counts_and_applies_to_one_person(store: Store) -> None:
     _, owner = make_owner()
     await store.mutes.mute(owner, "echo", 8 * HOUR_MS)
     until_ms = await store.mutes.mute(owner, "echo", HOUR_MS)
@@ -33,7 +33,7 @@ async def test_last_word_about_an_agent_counts_and_is_of_one_person(store: Store
     assert await store.mutes.list_muted(owner) == {"other": other_ms}
 
 
-async def test_what_has_run_out_is_no_mute_and_is_not_kept(store: Store) -> None:
+async def test_expired_mute_is_ineffective_and_removed(store: Store) -> None:
     shard, owner = make_owner()
     await store.mutes.mute(owner, "echo", HOUR_MS)
     await store.mutes.mute(owner, "other", HOUR_MS)
@@ -44,7 +44,7 @@ async def test_what_has_run_out_is_no_mute_and_is_not_kept(store: Store) -> None
     assert await store.nodes.read(shard, pack("ZCARD", name)) == [1]
 
 
-async def test_mutes_expire_with_the_last_and_are_few(store: Store) -> None:
+async def test_mutes_expire_with_the_last_and_are_limited(store: Store) -> None:
     shard, owner = make_owner()
     for number in range(MOST + 3):
         await store.mutes.mute(owner, f"agent-{number}", HOUR_MS + number * 1_000)

@@ -1,4 +1,4 @@
-"""What is in the archive is sealed with the key of its owner, and is gone with it."""
+"""Archived data is sealed with the key of its owner, and becomes unreadable with its removal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOME = Shard(9)
 
 
 def make_key_sealer(*numbers: int) -> Sealer:
-    """One over keys by number, the first of which seals."""
+    """A sealer over keys by number, the first of which seals."""
     return make_sealer([bytes([number]) * 32 for number in numbers], lambda bits: (1 << bits) - 1)
 
 
@@ -53,22 +53,22 @@ def find_content(folder: Path, words: bytes) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and words in path.read_bytes()]
 
 
-async def test_each_owner_has_a_key_and_two_who_make_it_have_one(
+async def test_each_owner_has_one_key_even_if_created_concurrently(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    async with await open_store(server, tmp_path, None) as beside:
-        both = await asyncio.gather(store.owner_keys.obtain(ADA), beside.owner_keys.obtain(ADA))
+    async with await open_store(server, tmp_path, None) as second:
+        both = await asyncio.gather(store.owner_keys.obtain(ADA), second.owner_keys.obtain(ADA))
         other = await store.owner_keys.obtain(BOB)
         assert both[0].name == both[1].name != other.name
         sealed = both[0].cipher.encrypt(bytes(12), b"said", b"")
         assert both[1].cipher.decrypt(bytes(12), sealed, b"") == b"said"
-        found = await beside.owner_keys.find(other.name)
+        found = await second.owner_keys.find(other.name)
         assert found is not None
         assert found.name == other.name
         assert await store.owner_keys.obtain(ADA) is both[0]
 
 
-async def test_what_has_left_is_gone_with_the_key_of_its_owner_and_nobody_elses(
+async def test_archived_data_is_lost_with_the_key_of_its_owner_only(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, other = (Story(make_place(HOME), owner=owner) for owner in (ADA, BOB))
@@ -84,7 +84,7 @@ async def test_what_has_left_is_gone_with_the_key_of_its_owner_and_nobody_elses(
         with pytest.raises(ArchiveDamaged, match=f"data key {name.text} of the archive is gone"):
             await fresh.log.read_head(mine.at.stream)
         assert await read_all(fresh, other) == kept[1]
-    assert await read_all(store, mine) == kept[0]  # it has asked for the key within 10 s
+    assert await read_all(store, mine) == kept[0]  # it has requested the key within 10 s
     monkeypatch.setattr(owner_keys, "FRESH_S", 0.0)
     for _ in range(2):
         with pytest.raises(ArchiveDamaged, match="is gone"):
@@ -92,9 +92,7 @@ async def test_what_has_left_is_gone_with_the_key_of_its_owner_and_nobody_elses(
     assert await read_all(store, other) == kept[1]
 
 
-async def test_segments_have_nothing_of_a_session_that_can_be_read(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_segments_contain_no_readable_session_data(store: Store, tmp_path: Path) -> None:
     story = Story()
     assert isinstance(await store.log.append(story.tell("marker-of-ada")), Appended)
     await leave(store, story)
@@ -103,7 +101,7 @@ async def test_segments_have_nothing_of_a_session_that_can_be_read(
     assert find_content(tmp_path, b"sessionId") == []
 
 
-async def test_keys_are_sealed_with_the_secret_key_and_anew_with_another_one(
+async def test_keys_are_sealed_with_the_secret_key_and_resealed_after_its_change(
     server: Server, tmp_path: Path
 ) -> None:
     story = Story()
@@ -128,7 +126,7 @@ async def test_keys_are_sealed_with_the_secret_key_and_anew_with_another_one(
             assert (await read_keys(store))[name.id.hex()] == sealed[-1]
 
 
-async def test_a_key_is_not_sealed_anew_once_it_is_gone(
+async def test_removed_key_is_not_resealed(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = (await store.owner_keys.obtain(ADA)).name
@@ -151,7 +149,7 @@ async def test_a_key_is_not_sealed_anew_once_it_is_gone(
 
 
 @pytest.mark.parametrize("row", ["", "0.", "0.!", "0.AAAA", "1.00000000.AAAA"])
-async def test_a_row_that_is_no_key_is_named(
+async def test_invalid_key_row_is_reported(
     store: Store, row: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = (await store.owner_keys.obtain(ADA)).name
@@ -162,7 +160,7 @@ async def test_a_row_that_is_no_key_is_named(
         await store.owner_keys.find(name)
 
 
-async def test_a_session_that_does_not_say_whose_it_is_stays(store: Store) -> None:
+async def test_session_without_an_owner_stays(store: Store) -> None:
     story = await begin(store, 2, Story(owner="nobody"))
     left = await store.archiver.archive(story.at.shard, [story.at.session])
     assert left.stay == [story.at.session]

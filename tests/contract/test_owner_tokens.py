@@ -1,4 +1,4 @@
-"""The rows of the owner token: each generation is written once, the highest counts, and news of it are heard."""
+"""The rows of the owner token: each generation is written once, the highest counts, and changes are announced."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def test_earlier_generations_are_removed(store: Store) -> None:
     assert await rows.read() == SealedToken(3, b"any")
 
 
-async def test_news_are_heard(store: Store) -> None:
-    heard = list[str]()
-    await store.owner_tokens.listen(lambda: heard.append("news"))
+async def test_changes_are_received(store: Store) -> None:
+    received = list[str]()
+    await store.owner_tokens.listen(lambda: received.append("news"))
     await store.owner_tokens.tell()
-    await wait_until(lambda: heard == ["news"], 15, "the news")
+    await wait_until(lambda: received == ["news"], 15, "the news")

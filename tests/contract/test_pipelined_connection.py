@@ -1,4 +1,4 @@
-"""Whole exchanges on one connection, against a server that answers what a test says."""
+"""Pipelines on one connection, against a server with scripted answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PING = pack("PING")
 
 
 class Speaker:
-    """Says OK to the handshake, each answer to one exchange, and closes when it has said all."""
+    """Answers OK to the handshake, each scripted answer to one pipeline, and closes after the last."""
 
     def __init__(self, *answers: bytes) -> None:
         self._answers = list(answers)
@@ -63,7 +63,7 @@ async def test_replies_come_in_order_and_errors_are_values_among_them(tmp_path: 
     assert isinstance(other, NoScriptError)
 
 
-async def test_what_the_socket_does_not_take_at_once_arrives_whole(engine_server: Server) -> None:
+async def test_data_beyond_the_socket_buffer_arrives_whole(engine_server: Server) -> None:
     connection = PipelinedConnection(read_url(engine_server.url))
     await connection.open()
     texts = [bytes([letter]) * 5_000_000 for letter in b"abc"]
@@ -74,7 +74,7 @@ async def test_what_the_socket_does_not_take_at_once_arrives_whole(engine_server
     await connection.close()
 
 
-async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None:
+async def test_replies_received_before_the_end_are_kept(tmp_path: Path) -> None:
     replies: list[RespValue | RedisError] = []
     async with talking(tmp_path, b":1\r\n:2\r\n$5\r\nbro") as connection:
         with pytest.raises(ConnectionBroken, match="closed"):
@@ -90,7 +90,7 @@ async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None
         pytest.param(b"?what\r\n", InvalidResponse, id="what is no reply"),
     ],
 )
-async def test_connection_that_cannot_go_on_is_open_no_more(
+async def test_broken_connection_is_not_open(
     tmp_path: Path, answer: bytes, error: type[Exception]
 ) -> None:
     async with talking(tmp_path, answer, b"") as connection:
@@ -101,15 +101,13 @@ async def test_connection_that_cannot_go_on_is_open_no_more(
 
 
 @pytest.mark.parametrize("late", [b":1\r\n:2\r\n", b":1\r\n"])
-async def test_connection_is_given_up_by_a_reply_that_nobody_asked_for_and_by_an_end(
-    tmp_path: Path, late: bytes
-) -> None:
+async def test_unsolicited_reply_or_end_closes_the_connection(tmp_path: Path, late: bytes) -> None:
     async with talking(tmp_path, late) as connection:
         assert await ask(connection) == [1]
         await wait_until(lambda: not connection.is_open, 15, "the connection is given up")
 
 
-async def test_each_exchange_is_waited_for_as_long_as_the_first(
+async def test_each_pipeline_has_the_full_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.4)
@@ -121,12 +119,12 @@ async def test_each_exchange_is_waited_for_as_long_as_the_first(
         begun_s = now()
         with pytest.raises(TimeoutError):
             await ask(connection)
-        # The clock of a loop may be that of the beginning of its turn.
+        # The clock of a loop may be that of the start of its iteration.
         assert now() - begun_s > 0.39
         assert not connection.is_open
 
 
-async def test_connection_that_was_idle_is_not_written_to_unseen(tmp_path: Path) -> None:
+async def test_idle_connection_is_checked_before_a_write(tmp_path: Path) -> None:
     async with talking(tmp_path, b"+PONG\r\n", b":1\r\n", b"") as connection:
         setattr(connection, "_used_s", -100.0)  # noqa: B010  private to its module
         with pytest.raises(ConnectionBroken):
@@ -136,7 +134,7 @@ async def test_connection_that_was_idle_is_not_written_to_unseen(tmp_path: Path)
         assert await ask(connection) == [1]
 
 
-async def test_connection_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None:
+async def test_tls_connection_is_reopened_after_an_end(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     own = authority.issue("localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

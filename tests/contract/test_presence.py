@@ -1,4 +1,4 @@
-"""Presence: the last word of each device, for a while, to one principal's devices on every instance."""
+"""Presence: the last state of each device, for a while, shown to the principal's devices on every instance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def there(store: Store, owner: str) -> list[Presence]:
     return [one.presence for one in await store.presences.list_present(owner)]
 
 
-async def test_last_word_of_each_device_stands_and_names_how_long_it_holds(store: Store) -> None:
+async def test_last_presence_of_each_device_is_kept_with_its_expiry(store: Store) -> None:
     shard, owner = make_owner()
     assert await there(store, owner) == []
     phone, desk = word(shard, "phone"), word(shard, "desk", "idle")
@@ -45,7 +45,7 @@ async def test_last_word_of_each_device_stands_and_names_how_long_it_holds(store
     assert await there(store, make_owner()[1]) == []
 
 
-async def test_word_goes_by_itself_while_another_is_renewed(store: Store) -> None:
+async def test_presence_expires_while_another_is_renewed(store: Store) -> None:
     shard, owner = make_owner()
     quick, slow = RedisPresences(store.nodes, 150), RedisPresences(store.nodes, 60_000)
     gone, stays = word(shard, "gone"), word(shard, "stays")
@@ -60,7 +60,7 @@ async def test_word_goes_by_itself_while_another_is_renewed(store: Store) -> Non
     name = keys.presence(shard, owner)
     assert len(await read(store, shard, "HKEYS", name)) == 2
     await slow.announce(owner, 1, stays)
-    assert len(await read(store, shard, "HKEYS", name)) == 1  # what has run out does not pile up
+    assert len(await read(store, shard, "HKEYS", name)) == 1  # expired entries do not accumulate
 
 
 async def read(store: Store, shard: Shard, *command: str) -> list[bytes]:
@@ -69,7 +69,7 @@ async def read(store: Store, shard: Shard, *command: str) -> list[bytes]:
     return [one for one in reply if isinstance(one, bytes)]
 
 
-async def test_older_connection_of_a_channel_moves_nothing_and_takes_nothing_away(
+async def test_older_connection_of_a_channel_changes_and_removes_nothing(
     store: Store,
 ) -> None:
     shard, owner = make_owner()
@@ -84,12 +84,12 @@ async def test_older_connection_of_a_channel_moves_nothing_and_takes_nothing_awa
     assert await there(store, owner) == []
 
 
-async def test_news_are_told_when_a_word_changes_and_not_when_it_is_said_again(
+async def test_presence_is_announced_when_it_changes_and_not_when_repeated(
     store: Store,
 ) -> None:
     shard, owner = make_owner()
-    heard: list[ChannelUpdate] = []
-    await store.channels.listen(owner, heard.append)
+    received: list[ChannelUpdate] = []
+    await store.channels.listen(owner, received.append)
     said = word(shard)
     await store.presences.announce(owner, 1, said)
     await store.presences.announce(owner, 1, said)
@@ -97,6 +97,8 @@ async def test_news_are_told_when_a_word_changes_and_not_when_it_is_said_again(
     await store.presences.withdraw(owner, said.channel_id, 1)
     await store.presences.withdraw(owner, said.channel_id, 1)
     await store.channels.record_hello(owner, mint("ch", shard), b"x", None)
-    await wait_until(lambda: heard and not isinstance(heard[-1], PresenceChanged), 15, "the hello")
-    assert heard[:-1] == [PresenceChanged()] * 3
+    await wait_until(
+        lambda: received and not isinstance(received[-1], PresenceChanged), 15, "the hello"
+    )
+    assert received[:-1] == [PresenceChanged()] * 3
     await store.channels.ignore(owner)

@@ -1,4 +1,4 @@
-"""Projections: applied once per source, in the order of the feed, and rebuilt at will."""
+"""Projections: applied once per source, in the order of the feed, and rebuildable."""
 
 from __future__ import annotations
 
@@ -93,8 +93,10 @@ async def test_new_epoch_of_the_source_repeats_rows_without_doubling_entries(sto
 
 @pytest.mark.requirement("I10")
 @pytest.mark.parametrize("is_old", [False, True])
-async def test_repeats_are_known_in_either_form_of_an_entry(store: Store, *, is_old: bool) -> None:
-    """More events than an entry has come at once; those of schema 2 have an entry each."""
+async def test_repeats_are_recognized_in_either_form_of_an_entry(
+    store: Store, *, is_old: bool
+) -> None:
+    """More events than fit an entry arrive at once; with schema 2 each has its own entry."""
     shard, owner = make_owner()
     inbox = StreamRef(StreamKind.INBOX, owner)
     rows = [InboxRow(owner, event(), None, None) for _ in range(70)]
@@ -115,7 +117,7 @@ async def test_repeats_are_known_in_either_form_of_an_entry(store: Store, *, is_
     assert (after[-1].event_id, after[-1].sequence) == ("ev_fresh", 71)
 
 
-async def test_inbox_lists_what_is_open_and_drops_what_closed(store: Store) -> None:
+async def test_inbox_lists_open_approvals_and_drops_closed_ones(store: Store) -> None:
     shard, owner = make_owner()
     other = mint("pr", shard)
     rows = [
@@ -129,7 +131,7 @@ async def test_inbox_lists_what_is_open_and_drops_what_closed(store: Store) -> N
     assert await store.projections.read_inbox(other) == [("act_3", b'{"title":"three"}')]
 
 
-async def test_what_closed_is_listed_by_how_and_when_it_did(store: Store) -> None:
+async def test_closed_approvals_are_listed_by_outcome_and_time(store: Store) -> None:
     shard, owner = make_owner()
     ended: list[tuple[str, ClosingState, int]] = [
         ("act_a", "allowed", 3_000),
@@ -143,7 +145,7 @@ async def test_what_closed_is_listed_by_how_and_when_it_did(store: Store) -> Non
     ]
     opened = [pending(owner, name, b"{}") for name, _, _ in ended]
     await store.projections.advance(SOURCE, shard, "1-0", opened)
-    # What is carried twice, and in the events of one end is, stands there once.
+    # A closing that is carried twice, in the events of one end too, is listed once.
     await store.projections.advance(SOURCE, shard, "2-0", [*rows, *rows])
     listed = store.projections.list_closed
     assert await store.projections.list_inbox(owner) == []
@@ -162,7 +164,7 @@ async def list_names(store: Store, owner: str, limit: int | None = None) -> list
     return [name for name, _ in await store.projections.list_inbox(owner, limit)]
 
 
-async def test_page_of_an_inbox_has_what_was_asked_last_first(store: Store) -> None:
+async def test_page_of_an_inbox_lists_the_newest_first(store: Store) -> None:
     shard, owner = make_owner()
     asked = {"act_b": 2_000, "act_c": 1_000, "act_a": 3_000, "act_d": 4_000}
     rows = [replace(pending(owner, name, b"{}"), asked_ms=at_ms) for name, at_ms in asked.items()]
@@ -171,7 +173,7 @@ async def test_page_of_an_inbox_has_what_was_asked_last_first(store: Store) -> N
     assert await list_names(store, owner) == ["act_a", "act_b", "act_c"]
 
 
-async def test_pages_of_an_inbox_meet_without_gap_or_overlap_where_many_were_asked_at_once(
+async def test_pages_of_an_inbox_have_no_gap_or_overlap_at_equal_times(
     store: Store,
 ) -> None:
     shard, owner = make_owner()
@@ -187,7 +189,7 @@ async def test_pages_of_an_inbox_meet_without_gap_or_overlap_where_many_were_ask
     assert walked == sorted(asked.items(), key=lambda row: (row[1], row[0]), reverse=True)
 
 
-async def test_page_of_an_inbox_lacks_nothing_where_a_question_goes_while_it_is_read(
+async def test_page_of_an_inbox_is_complete_when_an_approval_closes_during_the_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard, owner = make_owner()
@@ -207,11 +209,11 @@ async def test_page_of_an_inbox_lacks_nothing_where_a_question_goes_while_it_is_
 
     monkeypatch.setattr(store.nodes, "query_all", close_one_meanwhile)
     page = await store.projections.list_inbox(owner, 3, (1_003, "act_6"))
-    assert len(reads) > 1, "the question that goes stands on the first of two reads"
+    assert len(reads) > 1, "the closing approval is on the first of two reads"
     assert [name for name, _ in page] == ["act_5", "act_4", "act_3"]
 
 
-async def test_order_of_an_inbox_is_made_again_where_an_earlier_version_has_written(
+async def test_index_of_an_inbox_is_rebuilt_after_writes_of_an_earlier_version(
     store: Store,
 ) -> None:
     shard, owner = make_owner()
@@ -226,7 +228,7 @@ async def test_order_of_an_inbox_is_made_again_where_an_earlier_version_has_writ
     assert await store.nodes.read(shard, pack("ZCARD", order)) == [2]
 
 
-async def test_order_of_an_inbox_is_whole_after_an_earlier_version_has_closed_one_and_opened_another(
+async def test_index_of_an_inbox_is_current_after_an_earlier_version_closed_one_and_opened_another(
     store: Store,
 ) -> None:
     shard, owner = make_owner()
@@ -238,7 +240,7 @@ async def test_order_of_an_inbox_is_whole_after_an_earlier_version_has_closed_on
     await store.nodes.write(shard, pack("HDEL", copies, "act_a"))
     await store.nodes.write(shard, pack("HSET", copies, "act_b", view))
     await store.nodes.write(shard, pack("HINCRBY", head, "seq", 2))
-    # One of ours goes on before anybody has read.
+    # One more is opened before any reader arrives.
     await store.projections.advance(SOURCE, shard, "2-0", [pending(owner, "act_c", view)])
     assert set(await list_names(store, owner, 3)) == {"act_b", "act_c"}
     assert await store.nodes.read(shard, pack("HMGET", head, "seq", "ordered")) == [[b"4", b"4"]]
@@ -252,16 +254,16 @@ async def test_order_of_an_inbox_is_whole_after_an_earlier_version_has_closed_on
 async def test_inbox_is_a_stream_like_any_other_with_hints(store: Store) -> None:
     shard, owner = make_owner()
     inbox = StreamRef(StreamKind.INBOX, owner)
-    heard: list[bytes] = []
-    await store.hints.subscribe(inbox, heard.append)
+    received: list[bytes] = []
+    await store.hints.subscribe(inbox, received.append)
     rows = [InboxRow(owner, event(), None, None) for _ in range(3)]
     await store.projections.advance(SOURCE, shard, "1-0", rows)
     head, page = await store.log.read_resume(inbox, 0)
     assert head is not None
     assert [entry.sequence for entry in page] == [1, 2, 3]
     assert page[0].data.startswith(b'{"sequence":1,')
-    await wait_until(lambda: heard, 15, "a hint")
-    assert heard[0].startswith(f"e 1-3.{page[0].previous}.{head.chain}\n".encode())
+    await wait_until(lambda: received, 15, "a hint")
+    assert received[0].startswith(f"e 1-3.{page[0].previous}.{head.chain}\n".encode())
 
 
 async def test_newer_epoch_of_the_target_is_learned(store: Store) -> None:
@@ -310,7 +312,7 @@ async def test_feed_rows_far_behind_the_mark_are_dropped(store: Store) -> None:
 
 
 @pytest.mark.parametrize("reach_s", [600, 120, 30])
-async def test_feed_with_many_rows_reaches_less_far_behind_but_a_minute(
+async def test_feed_with_many_rows_keeps_less_but_at_least_a_minute(
     store: Store, reach_s: int
 ) -> None:
     shard, rows, mark_ms = Shard(reach_s % 61), 2 * KEEP_ROWS, 10_000_000
@@ -363,7 +365,7 @@ async def test_ended_task_leaves_the_open_part_and_stays_in_its_end(store: Store
 
 
 @pytest.mark.requirement("I10", "TEV-5")
-async def test_given_task_leaves_the_open_part_of_one_list_and_no_other(store: Store) -> None:
+async def test_transferred_task_leaves_the_open_part_of_one_list_only(store: Store) -> None:
     shard, owner = make_owner()
     index = store.projections
     rows = [IndexRow(owner, agent, "task_1", 100) for agent in (AGENT, "other")]

@@ -1,4 +1,4 @@
-"""Many writers at once: one winner per version, one gap-free order per session."""
+"""Concurrent writers: one winner per version, one gap-free order per session."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_writers_that_reload_all_get_through_and_each_counts_once(store: S
     assert task.stamp != ABSENT
 
 
-async def test_argument_that_cannot_be_encoded_fails_its_own_caller_only(store: Store) -> None:
+async def test_unencodable_argument_fails_its_own_caller_only(store: Store) -> None:
     good = [make_place() for _ in range(20)]
     bad = make_place(good[0].shard)
     broken = EncodedEvent("ev_\ud800", "task.progress", b'"x":1}')
@@ -168,7 +168,7 @@ async def test_callers_beyond_the_bound_wait_and_all_are_served(
         assert all(isinstance(result, Appended) for result in await asyncio.gather(*calls))
 
 
-async def test_callers_that_leave_the_line_keep_no_place_in_it(
+async def test_cancelled_callers_keep_no_place_in_the_queue(
     engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batcher, "QUEUE_LIMIT", 4)

@@ -1,4 +1,4 @@
-"""What is read back: entities, heads, pages, and nothing where nothing is."""
+"""Reads: entities, heads, pages, and empty results where nothing is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.batches import EPOCH, event, make_place, mint, operation
 pytestmark = pytest.mark.anyio
 
 
-async def test_entities_come_in_the_order_asked_for_over_all_shards(store: Store) -> None:
+async def test_entities_are_returned_in_the_requested_order_over_all_shards(store: Store) -> None:
     places = [make_place() for _ in range(40)]
     for number, at in enumerate(places[:20]):
         write = at.write(snapshot=(f"{number}".encode(),))
@@ -29,14 +29,14 @@ async def test_entities_come_in_the_order_asked_for_over_all_shards(store: Store
     assert loaded[0] == Loaded(refs[0], ABSENT, b"", {})
 
 
-async def test_to_ask_nothing_is_answered_with_nothing(store: Store) -> None:
-    async with asyncio.timeout(1):  # a reply that is missing is waited for twice as long
+async def test_empty_read_returns_nothing(store: Store) -> None:
+    async with asyncio.timeout(1):  # a missing reply is waited for twice as long
         assert await store.nodes.query_all(Shard(7)) == []
         assert await store.nodes.query_in_background(Shard(7)) == []
         assert await store.nodes.query_each_in_background([]) == []
 
 
-async def test_every_kind_of_entity_has_a_place_of_its_own(store: Store) -> None:
+async def test_every_kind_of_entity_has_a_separate_key(store: Store) -> None:
     at = make_place()
     refs = [
         EntityRef(EntityKind.SESSION, at.session),

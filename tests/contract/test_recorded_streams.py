@@ -1,4 +1,4 @@
-"""Recorded streams of agents, played over real sockets, and the facts that they must become (VAL-2)."""
+"""Recorded streams of agents, replayed over real sockets, and the facts that they must produce (VAL-2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def harness(
 
 
 async def list_facts(harness: Harness, recording: Recording) -> Json:
-    """What the recording became, from the call of the agent to the end of the turn."""
+    """The facts of the recording, from the call of the agent to the end of the turn."""
     async with play(recording) as url:
         harness.registry.replace([PeerConfig("recorded", url)])
         accepted = await harness.send(recording.asked, agent="recorded", wait="stream")
@@ -49,16 +49,16 @@ async def list_facts(harness: Harness, recording: Recording) -> Json:
         await harness.parts.dispatch.drain()
     types = [event.type for event in events]
     begin, end = types.index("task.attempt.started"), types.index("snapshot.updated")
-    told: list[Json] = [
+    reported: list[Json] = [
         {"type": event.type, "payload": to_wire(event.fact.payload)}
         for event in events[begin + 1 : end + 1]
     ]
-    return normalize(told, OF_ONE_RUN)
+    return normalize(reported, OF_ONE_RUN)
 
 
 @pytest.mark.requirement("VAL-2", "EVC-6")
 @pytest.mark.parametrize("recording", load_recordings(), ids=lambda recording: recording.name)
-async def test_recorded_stream_becomes_the_facts_that_are_kept_with_it(
+async def test_recorded_stream_produces_its_golden_facts(
     harness: Harness, recording: Recording
 ) -> None:
     golden = json.loads((RECORDINGS / f"{recording.name}{GOLDEN}").read_text("utf-8"))
@@ -67,8 +67,8 @@ async def test_recorded_stream_becomes_the_facts_that_are_kept_with_it(
 
 @pytest.mark.requirement("VAL-2")
 @pytest.mark.parametrize("story", ["chunks", "question", "message"])
-def test_one_story_becomes_the_same_facts_in_both_versions(story: str) -> None:
-    """But for the words that the versions have for one state."""
+def test_one_story_produces_the_same_facts_in_both_versions(story: str) -> None:
+    """Except for the names that the versions have for one state."""
     one, other = (
         json.loads((RECORDINGS / f"{version}-{story}{GOLDEN}").read_text("utf-8"))
         for version in ("1.0", "0.3")

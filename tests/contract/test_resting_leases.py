@@ -1,4 +1,4 @@
-"""A lease under which nothing is driven rests: it costs no writes, and whatever enters it wakes it in the same call."""
+"""A lease without runs rests: it costs no writes, and whatever enters it wakes it in the same call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 LEASE_MS = 5_000
 SHORT_MS = 40
 RESTS_MS = 200
-"""Length of a lease whose row comes due in half a minute while it rests, and soon once it was woken."""
+"""Duration of a lease whose row is due in half a minute while it rests, and soon once it was woken."""
 
 
 async def rest(
@@ -43,7 +43,7 @@ async def rest(
 
 
 async def read_row(store: Store, at: Place) -> int:
-    """When the row of the set comes due, in ms from now; 0 where it has none."""
+    """When the set's row is due, in ms from now; 0 if it has none."""
     row = f"own:{at.driver.instance}"
     score, time = await store.nodes.read(
         at.shard, pack("ZSCORE", keys.due(at.shard), row), pack("TIME")
@@ -83,7 +83,7 @@ async def keep_link(store: Store, at: Place) -> None:
 
 @pytest.mark.requirement("I9")
 @pytest.mark.parametrize("enter", [enter_run, open_link, keep_link])
-async def test_what_enters_a_resting_lease_is_taken_over_when_it_is_never_extended_again(
+async def test_run_that_enters_a_resting_lease_is_taken_over_when_it_is_not_extended(
     store: Store, enter: Callable[[Store, Place], Awaitable[None]]
 ) -> None:
     at = make_place()
@@ -102,7 +102,7 @@ async def test_what_enters_a_resting_lease_is_taken_over_when_it_is_never_extend
     assert len(taken.runs) + len(taken.channels) == 1
 
 
-async def test_resting_lease_writes_nothing_and_says_the_end_that_is_stored(
+async def test_resting_lease_writes_nothing_and_returns_its_stored_end(
     store: Store, server: Server
 ) -> None:
     places = [
@@ -152,7 +152,7 @@ async def test_lost_extension_shows_while_the_lease_rests(store: Store) -> None:
     assert (await rest(store, at)).found_ms == int(older)
 
 
-async def test_resting_lease_says_since_which_epoch_it_was_compared(store: Store) -> None:
+async def test_resting_lease_returns_the_epoch_of_its_comparison(store: Store) -> None:
     at = make_place()
     await rest(store, at, opens=True)
     await rest(store, at, seen=3)
@@ -161,7 +161,7 @@ async def test_resting_lease_says_since_which_epoch_it_was_compared(store: Store
     assert found.seen == 3
 
 
-async def test_resting_lease_of_the_dead_goes_by_itself(store: Store) -> None:
+async def test_resting_lease_of_a_dead_instance_expires(store: Store) -> None:
     at = make_place()
     await rest(store, at, opens=True, lease_ms=SHORT_MS)
 
@@ -178,5 +178,5 @@ async def test_resting_lease_of_the_dead_goes_by_itself(store: Store) -> None:
 
 def count_written(server: Server) -> int:
     """Bytes in the logs of all nodes."""
-    told = [cast("dict[str, int]", ask(url, "INFO", "persistence")) for url in server.nodes]
-    return sum(one["aof_current_size"] for one in told)
+    reported = [cast("dict[str, int]", ask(url, "INFO", "persistence")) for url in server.nodes]
+    return sum(one["aof_current_size"] for one in reported)

@@ -1,4 +1,4 @@
-"""Trimming: only what is archived and what nobody needs, and the cursor at the line still holds."""
+"""Trimming: only archived and unneeded events are removed, and the cursor at the line still holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_AGO_MS = 1
 async def begin(
     store: Store, count: int = 20, *, open_from: int | None = None, at_once: int = 1
 ) -> Place:
-    """Makes a session with ``count`` events, ``at_once`` of them in each append."""
+    """Creates a session with ``count`` events, ``at_once`` of them in each append."""
     at, stamp = make_place(), ABSENT
     for first in range(1, count + 1, at_once):
         events = tuple(event() for _ in range(first, min(first + at_once, count + 1)))
@@ -68,7 +68,9 @@ async def test_trimmed_prefix_is_gone_and_its_last_cursor_still_verifies(store: 
 
 
 @pytest.mark.parametrize(("upto", "first"), [(11, 9), (12, 13), (15, 13), (16, 17), (20, 21)])
-async def test_what_one_append_stored_goes_as_a_whole(store: Store, upto: int, first: int) -> None:
+async def test_events_of_one_append_are_trimmed_together(
+    store: Store, upto: int, first: int
+) -> None:
     at = await begin(store, at_once=4)
     before = await store.log.read_page(at.stream, 0)
     (session,) = await store.log.load([EntityRef(EntityKind.SESSION, at.session)])
@@ -87,7 +89,7 @@ async def test_a_line_inside_the_first_append_trims_nothing(store: Store) -> Non
     assert len(await store.log.read_page(at.stream, 0)) == 20
 
 
-async def test_a_reader_from_far_before_the_line_gets_what_is_left(store: Store) -> None:
+async def test_reader_from_before_the_line_gets_the_remaining_events(store: Store) -> None:
     at = await begin(store, 200, at_once=20)
     assert await store.retention.trim(at.session, 180, ARCHIVE) == Trimmed(181)
     page = await store.log.read_page(at.stream, 0, 4)
@@ -117,7 +119,7 @@ async def test_open_task_holds_its_first_fact(store: Store) -> None:
     assert await store.retention.trim(at.session, 7, ARCHIVE) == Trimmed(8)
 
 
-async def test_device_seen_lately_holds_what_it_has_not_acked(store: Store) -> None:
+async def test_recent_device_keeps_its_unacknowledged_events(store: Store) -> None:
     at = await begin(store)
     now = await server_now(store, at)
     await store.acks.store_ack(at.stream, "lately", 1, f"{EPOCH}.6.0badcafe", now)
@@ -128,7 +130,7 @@ async def test_device_seen_lately_holds_what_it_has_not_acked(store: Store) -> N
     assert await store.acks.read_ack(at.stream, "long ago") is None
 
 
-async def test_tab_holds_what_it_has_not_acked_for_an_hour_and_is_remembered_for_longer(
+async def test_tab_keeps_its_unacknowledged_events_for_an_hour_and_its_position_for_longer(
     store: Store,
 ) -> None:
     at = await begin(store)
@@ -144,7 +146,7 @@ async def test_tab_holds_what_it_has_not_acked_for_an_hour_and_is_remembered_for
 
 
 async def hook_on(store: Store, at: Place, name: str, outcome: Target) -> None:
-    """A target whose delivery has come to ``outcome``."""
+    """A target whose delivery has the outcome ``outcome``."""
     (task,) = await store.log.load([at.task_ref])
     change = TargetChange(name, "*", whole=True)
     await store.log.append(
@@ -154,7 +156,7 @@ async def hook_on(store: Store, at: Place, name: str, outcome: Target) -> None:
     assert (await store.targets.settle(at.stream, name, row.token, outcome)).claimed
 
 
-async def test_live_target_holds_what_it_has_not_got_and_a_dead_one_does_not(store: Store) -> None:
+async def test_live_target_keeps_undelivered_events_and_a_dead_one_does_not(store: Store) -> None:
     at = await begin(store)
     await hook_on(store, at, "dead", Target("dead", "*", f"{EPOCH}.1.0badcafe", 9, 1))
     await hook_on(store, at, "hook", Target("backoff", "*", f"{EPOCH}.4.0badcafe", 1, 1))
@@ -162,7 +164,7 @@ async def test_live_target_holds_what_it_has_not_got_and_a_dead_one_does_not(sto
     assert await store.retention.trim(at.session, 4, ARCHIVE) == Trimmed(5)
 
 
-async def test_past_the_cap_the_older_half_goes_whatever_holds_it(store: Store) -> None:
+async def test_older_half_is_trimmed_beyond_the_cap_whatever_keeps_it(store: Store) -> None:
     at = await begin(store, open_from=1)
 
     async def trim(upto: int) -> object:
@@ -173,7 +175,7 @@ async def test_past_the_cap_the_older_half_goes_whatever_holds_it(store: Store) 
     assert await trim(15) == PrefixHeld("open", 1)
 
 
-async def test_stream_trimmed_to_nothing_goes_on_where_it_was(store: Store) -> None:
+async def test_empty_trimmed_stream_continues_its_sequence(store: Store) -> None:
     at = await begin(store, 3)
     before = await store.log.read_head(at.stream)
     assert before is not None

@@ -1,4 +1,4 @@
-"""News of edited rules: heard by whoever listens beside that home, and stored nowhere."""
+"""Announcements of edited rules: received by subscribers of the same home, and not stored."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def test_news_are_heard_beside_their_home_alone_and_stored_nowhere(
+async def test_rule_changes_are_received_for_their_home_only_and_not_stored(
     store: Store, server: Server
 ) -> None:
     mine, other = make_place(), make_place()
-    heard = list[str]()
-    await store.rule_news.listen(mine.session, lambda: heard.append("mine"))
-    await store.rule_news.listen(other.session, lambda: heard.append("other"))
+    received = list[str]()
+    await store.rule_news.listen(mine.session, lambda: received.append("mine"))
+    await store.rule_news.listen(other.session, lambda: received.append("other"))
     await store.rule_news.publish(mine.session)
-    await wait_until(lambda: "mine" in heard, 15, "the news")
+    await wait_until(lambda: "mine" in received, 15, "the news")
     await store.rule_news.publish(other.session)
-    await wait_until(lambda: "other" in heard, 15, "the news beside the other home")
-    assert heard == ["mine", "other"]
+    await wait_until(lambda: "other" in received, 15, "the change of the other home")
+    assert received == ["mine", "other"]
     channel = keys.rule_hints(mine.shard, mine.session)
     assert [ask(url, "KEYS", f"*{channel[4:]}*") for url in server.nodes] == [
         [] for _ in server.nodes

@@ -1,4 +1,4 @@
-"""Segments that nothing names are deleted a week later, whatever was killed when; all others stay."""
+"""Unreferenced segments are deleted a week later, whatever was killed when; all others stay."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ DAY_MS = 24 * 3_600_000
 
 
 def read_ms(store: Store, days: float = 0) -> int:
-    """So many days from now."""
+    """The time ``days`` days from now."""
     return store.clock.read_ms(HOME) + round(days * DAY_MS)
 
 
 async def clean(store: Store, days: float = 0) -> CleanedSegments:
-    """Cleans up as if so many days had passed."""
+    """Cleans up as if ``days`` days had passed."""
     return await store.segment_cleanup.clean(HOME, read_ms(store, days))
 
 
 def list_objects(folder: Path) -> list[Path]:
-    """Segments that are there; the file by which a place is known is not one of them."""
+    """Existing segments, without the file that identifies the storage."""
     return [path for path in (folder / "blobs" / "archive").rglob("*") if path.is_file()]
 
 
-async def tell(store: Store, count: int) -> list[Story]:
+async def append_stories(store: Store, count: int) -> list[Story]:
     """Sessions of one shard."""
     return [await begin(store, 2, Story(make_place(HOME))) for _ in range(count)]
 
 
 async def count_named(store: Store) -> tuple[int, int]:
-    """Segments that the store names, and those that are noted."""
+    """Number of segments that rows reference, and of noted ones."""
     asked = (pack("ZCARD", name(HOME)) for name in (keys.segments, keys.segment_notes))
     named, noted = await store.nodes.query_all(HOME, *asked)
     assert isinstance(named, int)
@@ -59,10 +59,10 @@ async def count_named(store: Store) -> tuple[int, int]:
     return named, noted
 
 
-async def test_a_segment_goes_a_week_after_its_last_session_came_back(
+async def test_segment_is_deleted_a_week_after_its_last_session_was_revived(
     store: Store, tmp_path: Path
 ) -> None:
-    back, stays = await tell(store, 2), await tell(store, 1)
+    back, stays = await append_stories(store, 2), await append_stories(store, 1)
     before = [await read_all(store, story) for story in (*back, *stays)]
     await leave(store, *back)
     await leave(store, *stays)
@@ -84,10 +84,10 @@ async def test_a_segment_goes_a_week_after_its_last_session_came_back(
 
 @pytest.mark.parametrize("step", ["note", "put", "commit"])
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_what_a_killed_process_has_written_goes_and_its_sessions_stay(
+async def test_segment_of_a_killed_process_is_deleted_and_its_sessions_stay(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
 ) -> None:
-    stories = await tell(store, 3)
+    stories = await append_stories(store, 3)
     before = [await read_all(store, story) for story in stories]
     put = (store.archiver.segments, "put_pieces")
     owner, name = put if step == "put" else (store.nodes, "run")
@@ -122,7 +122,7 @@ OTHER = Shard(40)
 
 
 async def leave_together(store: Store, *stories: Story) -> None:
-    """Has sessions of two shards leave in one object, which stands in the first."""
+    """Archives sessions of two shards in one object, which belongs to the first."""
     parts = {
         shard: [story.at.session for story in stories if story.at.shard == shard]
         for shard in (HOME, OTHER)
@@ -138,12 +138,12 @@ async def clean_both(store: Store, days: float = 0) -> list[CleanedSegments]:
 
 
 @pytest.mark.parametrize("first", [HOME, OTHER])
-async def test_an_object_of_two_shards_goes_a_week_after_the_last_of_both_came_back(
+async def test_object_of_two_shards_is_deleted_a_week_after_both_were_revived(
     store: Store, tmp_path: Path, first: Shard
 ) -> None:
     stories = [await begin(store, 2, Story(make_place(shard))) for shard in (HOME, OTHER)]
     await leave_together(store, *stories)
-    # What comes first in this list comes back first.
+    # The first of this list is revived first.
     stories.sort(key=lambda story: story.at.shard != first)
     before = [await read_all(store, story) for story in stories]
     back, stays = stories
@@ -162,10 +162,10 @@ async def test_an_object_of_two_shards_goes_a_week_after_the_last_of_both_came_b
 
 
 @pytest.mark.parametrize("committed", [None, HOME, OTHER])
-async def test_an_object_that_only_one_of_two_shards_came_to_name_stays_for_it(
+async def test_object_referenced_by_one_of_two_shards_stays(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: Shard | None
 ) -> None:
-    """A process that is killed between the commits of its shards."""
+    """A process is killed between the commits of its shards."""
     stories = [await begin(store, 2, Story(make_place(shard))) for shard in (HOME, OTHER)]
     before = [await read_all(store, story) for story in stories]
     run = cast("Callable[..., Awaitable[object]]", store.nodes.run)
@@ -192,10 +192,10 @@ async def test_an_object_that_only_one_of_two_shards_came_to_name_stays_for_it(
     assert [await read_all(store, story) for story in stories] == before
 
 
-async def test_where_a_shard_does_not_say_whether_it_names_an_object_it_stays(
+async def test_object_stays_while_a_shard_is_unavailable(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [story] = await tell(store, 1)
+    [story] = await append_stories(store, 1)
     await leave(store, story)
     await store.log.restore(HOME, story.at.task)
     await clean(store)
@@ -214,9 +214,9 @@ async def test_where_a_shard_does_not_say_whether_it_names_an_object_it_stays(
     assert (await clean(store, 8)).deleted == 1
 
 
-async def test_what_leaves_makes_room_where_memory_is_full(store: Store, server: Server) -> None:
-    """Noting, committing and cleaning up are let through: without them memory would stay full."""
-    back, gone = await tell(store, 1), await tell(store, 1)
+async def test_archiving_frees_memory_when_it_is_full(store: Store, server: Server) -> None:
+    """Noting, committing and cleaning up stay possible: without them memory would stay full."""
+    back, gone = await append_stories(store, 1), await append_stories(store, 1)
     await leave(store, *back)
     await store.log.restore(HOME, back[0].at.task)
     for url in server.nodes:
@@ -230,8 +230,8 @@ async def test_what_leaves_makes_room_where_memory_is_full(store: Store, server:
             ask(url, "CONFIG", "SET", "maxmemory", 0)
 
 
-async def test_a_note_of_a_segment_that_rows_name_is_taken_away(store: Store) -> None:
-    stories = await tell(store, 2)
+async def test_note_of_a_referenced_segment_is_removed(store: Store) -> None:
+    stories = await append_stories(store, 2)
     before = [await read_all(store, story) for story in stories]
     await leave(store, *stories)
     [segment] = await store.archive.list_segments(HOME)
@@ -242,8 +242,8 @@ async def test_a_note_of_a_segment_that_rows_name_is_taken_away(store: Store) ->
     assert [await read_all(store, story) for story in stories] == before
 
 
-async def test_where_a_row_is_damaged_nothing_is_deleted(store: Store, tmp_path: Path) -> None:
-    [story] = await tell(store, 1)
+async def test_damaged_row_prevents_deletion(store: Store, tmp_path: Path) -> None:
+    [story] = await append_stories(store, 1)
     await leave(store, story)
     await store.log.restore(HOME, story.at.task)
     await clean(store)
@@ -254,17 +254,17 @@ async def test_where_a_row_is_damaged_nothing_is_deleted(store: Store, tmp_path:
     assert len(list_objects(tmp_path)) == 1
 
 
-async def test_what_others_have_put_there_is_not_touched(store: Store) -> None:
+async def test_foreign_files_are_not_touched(store: Store) -> None:
     digest = await store.archiver.segments.put(HOME, b"of another store in the same place")
-    await leave(store, *await tell(store, 1))
+    await leave(store, *await append_stories(store, 1))
     await clean(store, 30)
     assert await store.archiver.segments.get(HOME, digest) is not None
 
 
-async def test_a_place_that_does_not_answer_is_asked_again(
+async def test_unavailable_storage_is_retried(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [story] = await tell(store, 1)
+    [story] = await append_stories(store, 1)
     await leave(store, story)
     await store.log.restore(HOME, story.at.task)
     await clean(store)
@@ -276,7 +276,7 @@ async def test_a_place_that_does_not_answer_is_asked_again(
     with pytest.raises(StoreUnavailable):
         await clean(store, 8)
     monkeypatch.undo()
-    # A file that was written lately by the clock of its place waits; its note stays.
+    # A file that its storage considers recently written waits; its note stays.
     [path] = list_objects(tmp_path)
     late_s = read_ms(store, 8) / 1000
     os.utime(path, (late_s, late_s))

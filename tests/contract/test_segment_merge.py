@@ -1,4 +1,4 @@
-"""Small segments become one, whatever is killed, damaged or done meanwhile; every session is read as before."""
+"""Small segments are merged, whatever is killed, damaged or done meanwhile; every session is read as before."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.anyio
 HOME, OTHER = Shard(9), Shard(40)
 COUNT = 8
 MOST_OF_TWO = 5_000
-"""Bytes of a segment of two sessions."""
+"""Bytes of a segment with two sessions."""
 
 
 def read_ms(store: Store, days: float = 0) -> int:
-    """So many days from now."""
+    """The time ``days`` days from now."""
     return store.clock.read_ms(HOME) + round(days * DAY_MS)
 
 
@@ -44,7 +44,7 @@ async def merge(store: Store, days: float = 0) -> MergedSegments:
 
 
 async def clean(store: Store, days: float) -> int:
-    """How many objects are deleted, as if so many days had passed."""
+    """Number of objects deleted, as if ``days`` days had passed."""
     done = [
         await store.segment_cleanup.clean(shard, read_ms(store, days)) for shard in (OTHER, HOME)
     ]
@@ -52,15 +52,15 @@ async def clean(store: Store, days: float) -> int:
 
 
 async def leave_together(store: Store, *stories: Story) -> None:
-    """One segment of all of these, which stands where the first of them is."""
+    """One segment of all of these, stored with the first of them."""
     parts = dict[Shard, list[str]]()
     for story in stories:
         parts.setdefault(story.at.shard, []).append(story.at.session)
     assert (await store.archiver.archive_together(parts)).stay == []
 
 
-async def tell(store: Store, count: int = COUNT) -> list[Story]:
-    """Segments of two sessions each, one of them of another shard; all of them stand in one."""
+async def append_stories(store: Store, count: int = COUNT) -> list[Story]:
+    """Segments of two sessions each, one of them of another shard; all belong to one shard."""
     stories = list[Story]()
     for _ in range(count):
         pair = [await begin(store, 1, Story(make_place(shard))) for shard in (HOME, OTHER)]
@@ -78,12 +78,12 @@ async def list_names(store: Store, shard: Shard = HOME) -> list[SegmentName]:
 
 
 async def check(
-    store: Store, server: Server, folder: Path, stories: list[Story], told: list[list[object]]
+    store: Store, server: Server, folder: Path, stories: list[Story], reported: list[list[object]]
 ) -> None:
-    """Everything is read as before, by whoever has read before and by another, and each session is there once."""
-    assert await read_each(store, stories) == told
+    """Everything is read as before, by old and new readers, and each session exists once."""
+    assert await read_each(store, stories) == reported
     async with await Store.open(StoreSettings(server.url, folder / "blobs")) as fresh:
-        assert await read_each(fresh, stories) == told
+        assert await read_each(fresh, stories) == reported
         listed = sorted(await fresh.archive.list_sessions(ALL_SHARDS))
         assert len(listed) == len(set(listed))
         live = [one for one in stories if await is_live(fresh, one)]
@@ -97,11 +97,11 @@ async def is_live(store: Store, story: Story) -> bool:
     return bool(as_int(found))
 
 
-async def test_segments_become_one_in_each_shard_and_the_old_ones_go_a_week_later(
+async def test_segments_are_merged_per_shard_and_the_old_ones_deleted_a_week_later(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    stories = await tell(store)
-    told = await read_each(store, stories)
+    stories = await append_stories(store)
+    reported = await read_each(store, stories)
     done = await merge(store)
     assert (done.made, done.merged, done.damaged) == (1, COUNT, [])
     [one], [same] = [await store.archive.list_segments(shard) for shard in (HOME, OTHER)]
@@ -110,44 +110,44 @@ async def test_segments_become_one_in_each_shard_and_the_old_ones_go_a_week_late
     assert len(await store.archive.list_archived(HOME, one)) == COUNT
     assert len(await store.archive.list_archived(OTHER, same)) == COUNT
     assert len(list_objects(tmp_path)) == COUNT + 1
-    await check(store, server, tmp_path, stories, told)
+    await check(store, server, tmp_path, stories, reported)
     assert await merge(store) == MergedSegments()
     assert await clean(store, 6.9) == 0
     assert await clean(store, 7.1) == COUNT
     assert [path.name for path in list_objects(tmp_path)] == [one.name.sha256]
     [left] = await store.nodes.query_all(HOME, pack("HGETALL", keys.segment_copies(HOME)))
     assert as_hash(left) == {}
-    # What has read the old ones knows them no more.
-    assert await read_each(store, stories) == told
-    await check(store, server, tmp_path, stories, told)
+    # The reader of the old segments no longer knows them.
+    assert await read_each(store, stories) == reported
+    await check(store, server, tmp_path, stories, reported)
 
 
-async def test_whoever_has_not_heard_of_a_merge_reads_on_when_the_old_objects_are_gone(
+async def test_reader_unaware_of_a_merge_continues_when_the_old_objects_are_deleted(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories = await tell(store)
-    told = await read_each(store, stories)
+    stories = await append_stories(store)
+    reported = await read_each(store, stories)
     async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as other:
-        assert await read_each(other, stories[:2]) == told[:2]
+        assert await read_each(other, stories[:2]) == reported[:2]
         await merge(store)
         await clean(store, 8)
         # As if ten seconds had passed.
         monkeypatch.setattr("passerelle.store.archive.reader.FRESH_S", 0.0)
-        assert await read_each(other, stories) == told
+        assert await read_each(other, stories) == reported
 
 
-async def test_what_was_merged_is_merged_again_and_goes_with_its_last_session(
+async def test_merged_segment_is_merged_again_and_deleted_with_its_last_session(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     await merge(store)
-    stories += await tell(store)
+    stories += await append_stories(store)
     assert (await merge(store)).merged == COUNT + 1
-    told = await read_each(store, stories)
+    reported = await read_each(store, stories)
     for days in (8, 16, 24):
         done = await merge(store, days)
         await clean(store, days)
-        await check(store, server, tmp_path, stories, told)
+        await check(store, server, tmp_path, stories, reported)
         assert not done.damaged
     for story in stories:
         assert await store.log.restore(story.at.shard, story.at.task)
@@ -158,13 +158,13 @@ async def test_what_was_merged_is_merged_again_and_goes_with_its_last_session(
         asked = (name(shard) for name in (keys.segments, keys.merged_numbers, keys.segment_copies))
         left = await store.nodes.query_all(shard, *(pack("EXISTS", one) for one in asked))
         assert [*map(as_int, left)] == [0, 0, 0]
-    assert await read_each(store, stories) == told
+    assert await read_each(store, stories) == reported
 
 
 async def test_a_merge_touches_no_row_and_asks_each_shard_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await tell(store)
+    await append_stories(store)
     asked, run = list[bytes](), list[tuple[str, int]]()
     query = store.nodes.query_in_background
     call = cast("Callable[..., Awaitable[object]]", store.nodes.run)
@@ -189,16 +189,16 @@ async def test_a_merge_touches_no_row_and_asks_each_shard_once(
         ("merge_segments", OTHER.number),
         ("merge_segments", HOME.number),
     ]
-    # Each shard is asked for each of the old ones, and a few things beside.
+    # Each shard is asked for each of the old segments, plus a few calls.
     assert len(asked) <= len(ALL_SHARDS) * COUNT + 16
 
 
 class Killed(BaseException):
-    """In place of SIGKILL: nothing behind it runs."""
+    """Stands in for SIGKILL: no code after it runs."""
 
 
 def kill_at(store: Store, patch: pytest.MonkeyPatch, step: int, *, is_done: bool) -> None:
-    """Has the ``step``-th thing that a merge changes be the last, or the first that is not done."""
+    """Makes the ``step``-th change of a merge the last one, or the first one that is not made."""
     left = [step]
 
     def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
@@ -217,11 +217,11 @@ def kill_at(store: Store, patch: pytest.MonkeyPatch, step: int, *, is_done: bool
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_whoever_is_killed_at_any_step_leaves_what_the_next_look_ends(
+async def test_merge_killed_at_any_step_is_completed_by_the_next(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
 ) -> None:
-    stories = await tell(store)
-    told = await read_each(store, stories)
+    stories = await append_stories(store)
+    reported = await read_each(store, stories)
     for step in range(1, 20):
         fresh = {one for one in await list_names(store) if one.bytes < MOST_OF_TWO}
         with monkeypatch.context() as patch:
@@ -232,32 +232,32 @@ async def test_whoever_is_killed_at_any_step_leaves_what_the_next_look_ends(
                 pass
             else:
                 break
-        await check(store, server, tmp_path, stories, told)
+        await check(store, server, tmp_path, stories, reported)
         done = await merge(store)
         assert not done.damaged
         for shard in (HOME, OTHER):
             assert not fresh.intersection(await list_names(store, shard))
-        await check(store, server, tmp_path, stories, told)
+        await check(store, server, tmp_path, stories, reported)
         [meta] = await store.nodes.query_all(HOME, pack("HEXISTS", keys.meta(HOME), "merge"))
         assert as_int(meta) == 0
-        stories += await tell(store)
-        told = await read_each(store, stories)
+        stories += await append_stories(store)
+        reported = await read_each(store, stories)
     else:
         pytest.fail("a merge has more steps than this test knows")
     assert step >= 4
     await clean(store, 8)
     await clean(store, 16)
-    await check(store, server, tmp_path, stories, told)
+    await check(store, server, tmp_path, stories, reported)
     assert {path.name for path in list_objects(tmp_path)} == {
         one.sha256 for shard in (HOME, OTHER) for one in await list_names(store, shard)
     }
 
 
-async def test_what_was_begun_long_ago_is_given_up(
+async def test_old_unfinished_merge_is_abandoned(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories = await tell(store)
-    told = await read_each(store, stories)
+    stories = await append_stories(store)
+    reported = await read_each(store, stories)
     with monkeypatch.context() as patch:
         kill_at(store, patch, 2, is_done=True)
         with pytest.raises(Killed):
@@ -267,16 +267,16 @@ async def test_what_was_begun_long_ago_is_given_up(
     assert (done.made, done.merged) == (1, COUNT)
     assert len(list_objects(tmp_path)) == COUNT + 2
     await clean(store, 10)
-    await check(store, server, tmp_path, stories, told)
+    await check(store, server, tmp_path, stories, reported)
     assert len(list_objects(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("fault", ["gone", "cut", "changed", "other"])
-async def test_a_segment_that_is_damaged_is_named_and_left_and_the_others_are_merged(
+async def test_damaged_segment_is_reported_and_skipped_and_the_others_are_merged(
     store: Store, server: Server, tmp_path: Path, fault: str
 ) -> None:
-    stories = await tell(store, COUNT + 1)
-    told = await read_each(store, stories)
+    stories = await append_stories(store, COUNT + 1)
+    reported = await read_each(store, stories)
     names = await list_names(store)
     [path] = [one for one in list_objects(tmp_path) if one.name == names[0].sha256]
     [other] = [one for one in list_objects(tmp_path) if one.name == names[1].sha256]
@@ -296,15 +296,15 @@ async def test_a_segment_that_is_damaged_is_named_and_left_and_the_others_are_me
     assert "segment" in reason
     assert names[0] in await list_names(store)
     path.write_bytes(content)
-    await check(store, server, tmp_path, stories, told)
+    await check(store, server, tmp_path, stories, reported)
 
 
 @pytest.mark.parametrize("fault", ["gone", "cut", "other bytes", "refused"])
-async def test_what_cannot_be_written_or_is_read_back_otherwise_leaves_all_as_it_was(
+async def test_failed_or_corrupt_write_leaves_everything_unchanged(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    stories = await tell(store)
-    told = await read_each(store, stories)
+    stories = await append_stories(store)
+    reported = await read_each(store, stories)
     before = await list_names(store), await list_names(store, OTHER)
     put = store.segment_merge.segments.put_pieces
 
@@ -323,17 +323,17 @@ async def test_what_cannot_be_written_or_is_read_back_otherwise_leaves_all_as_it
         except StoreUnavailable:
             assert fault == "refused"
     assert (await list_names(store), await list_names(store, OTHER)) == before
-    await check(store, server, tmp_path, stories, told)
+    await check(store, server, tmp_path, stories, reported)
     assert (await merge(store)).made == 1
-    await check(store, server, tmp_path, stories, told)
+    await check(store, server, tmp_path, stories, reported)
 
 
-async def test_a_commit_of_another_shard_that_comes_behind_a_merge_keeps_its_object(
+async def test_late_commit_of_another_shard_keeps_its_object_after_a_merge(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories = await tell(store, COUNT - 1)
+    stories = await append_stories(store, COUNT - 1)
     pair = [await begin(store, 1, Story(make_place(shard))) for shard in (HOME, OTHER)]
-    told = await read_each(store, [*stories, *pair])
+    reported = await read_each(store, [*stories, *pair])
     run = cast("Callable[..., Awaitable[object]]", store.nodes.run)
     merged = list[MergedSegments]()
 
@@ -350,11 +350,11 @@ async def test_a_commit_of_another_shard_that_comes_behind_a_merge_keeps_its_obj
     assert merged
     for days in (0, 8, 16):
         await clean(store, days)
-        await check(store, server, tmp_path, stories, told)
+        await check(store, server, tmp_path, stories, reported)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_whatever_is_archived_revived_merged_and_cleaned_up_is_read_as_before(
+async def test_random_archive_operations_keep_every_session_readable(
     store: Store, server: Server, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  a plan that can be played again
@@ -377,14 +377,14 @@ async def test_whatever_is_archived_revived_merged_and_cleaned_up_is_read_as_bef
             case _:
                 days += chance.choice((0.1, 4, 8))
                 await clean(store, days)
-    told = await read_each(store, stories)
-    await check(store, server, tmp_path, stories, told)
+    reported = await read_each(store, stories)
+    await check(store, server, tmp_path, stories, reported)
     await leave_some(store, stories)
-    assert await read_each(store, stories) == told
+    assert await read_each(store, stories) == reported
 
 
 async def leave_some(store: Store, stories: list[Story]) -> None:
-    """Those that are in the engine."""
+    """The sessions that are in the engine."""
     parts = dict[Shard, list[str]]()
     for story in stories:
         own = parts.setdefault(story.at.shard, [])
@@ -393,8 +393,8 @@ async def leave_some(store: Store, stories: list[Story]) -> None:
     await store.archiver.archive_together(parts)
 
 
-async def test_a_number_that_leads_to_nothing_is_damage_by_name(store: Store) -> None:
-    [story, _, *_] = await tell(store)
+async def test_segment_number_without_a_segment_is_reported_as_damage(store: Store) -> None:
+    [story, _, *_] = await append_stories(store)
     await merge(store)
     await store.nodes.update(HOME, pack("UNLINK", keys.merged_numbers(HOME)))
     with pytest.raises(ArchiveDamaged, match=f"archive of shard {HOME.tag} has no segment"):

@@ -1,4 +1,4 @@
-"""Sentinels: the primary that they name is found, and the switch to another one is followed."""
+"""Sentinels: the primary that they name is found, and a switch to another one is followed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import block_until, wait_until
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 
 LAG_S = 1.0
-"""What a failover may take of the writes that were acknowledged: those that no replica had."""
+"""What a failover may lose of the acknowledged writes: those that no replica had."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def batch_of(at: Place) -> Batch:
 
 
 async def write(store: Store, batch: Batch) -> None:
-    """Appends as callers do, who try the same operation again."""
+    """Appends as callers do, who retry the same operation."""
     while True:
         try:
             assert isinstance(await store.log.append(batch), Appended | Again)
@@ -48,7 +48,7 @@ async def write(store: Store, batch: Batch) -> None:
 
 
 async def keep_writing(store: Store, stored: list[tuple[float, float, StreamRef]]) -> None:
-    """Keeps of each write when it began and when it was acknowledged."""
+    """Records when each write began and when it was acknowledged."""
     while True:
         at, began_s = make_place(), monotonic()
         await write(store, batch_of(at))
@@ -69,10 +69,10 @@ async def test_switch_under_load_is_followed_and_loses_no_more_than_replicas_lac
 ) -> None:
     before = watched.find_primary()
     stored: list[tuple[float, float, StreamRef]] = []
-    heard: list[bytes] = []
+    received: list[bytes] = []
     async with await Store.open(StoreSettings(watched.url, tmp_path)) as store:
         followed = make_place()
-        await store.hints.subscribe(followed.stream, heard.append)
+        await store.hints.subscribe(followed.stream, received.append)
         writers = [asyncio.create_task(keep_writing(store, stored)) for _ in range(8)]
         await wait_until(lambda: len(stored) > 200, 30, "there is load")
         ended_s = monotonic()
@@ -92,23 +92,23 @@ async def test_switch_under_load_is_followed_and_loses_no_more_than_replicas_lac
             writer.cancel()
         await asyncio.gather(*writers, return_exceptions=True)
         lost = [one for one in stored if not await is_stored(store, one[2])]
-        # A planned switch: the former primary takes writes until it has heard of it, or this store has.
+        # A planned switch: the former primary accepts writes until it, or this store, learns of the switch.
         for began_s, told_s, _ in lost:
             assert began_s <= followed_s
             assert told_s >= ended_s - LAG_S
         if how == "killed":
             assert all(told_s <= ended_s + LAG_S for _, told_s, _ in lost), lost
 
-        async def hear() -> list[bytes]:
-            # A hint may be lost, as one is that is published while the store subscribes anew.
+        async def receive() -> list[bytes]:
+            # A hint may be lost if it is published while the store subscribes again.
             another = Place(followed.shard, followed.session, mint("task", followed.shard))
             await write(store, batch_of(another))
-            return heard
+            return received
 
-        await wait_until(hear, 15, "hints come from the new primary")
+        await wait_until(receive, 15, "hints come from the new primary")
 
 
-async def test_dead_sentinels_are_passed_over_and_others_are_remembered(
+async def test_dead_sentinels_are_skipped_and_others_are_remembered(
     watched: SentinelGroup, tmp_path: Path
 ) -> None:
     dead = [find_free_port(), find_free_port()]
@@ -121,17 +121,17 @@ async def test_dead_sentinels_are_passed_over_and_others_are_remembered(
         await write(store, batch_of(make_place()))
 
 
-async def test_primary_that_does_not_know_yet_that_it_was_replaced_gets_no_more_writes(
+async def test_replaced_primary_gets_no_writes_even_if_it_does_not_know(
     watched: SentinelGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was cut off from Sentinels and replicas, takes every write, and nobody will ever have them."""
+    """It is cut off from Sentinels and replicas and accepts every write, all of which will be lost."""
     monkeypatch.setattr(store_nodes, "FORGET_S", 0.05)
     before = watched.find_primary()
     async with await Store.open(StoreSettings(watched.url, tmp_path)) as store:
         await write(store, batch_of(make_place()))
         [former] = store.nodes.all
         other = next(port for port in watched.servers if port != before)
-        # As they would after an election that the former primary did not hear of.
+        # As after an election that the former primary did not see.
         ask_port(other, "REPLICAOF", "NO", "ONE")
         for sentinel in watched.sentinels:
             ask_port(sentinel, "SENTINEL", "REMOVE", "store")
@@ -146,7 +146,7 @@ async def test_primary_that_does_not_know_yet_that_it_was_replaced_gets_no_more_
         await wait_until(lambda: former not in kept.values(), 15, "the former one is forgotten")
 
 
-async def test_service_that_no_sentinel_knows_is_away(
+async def test_service_unknown_to_all_sentinels_is_unavailable(
     watched: SentinelGroup, tmp_path: Path
 ) -> None:
     url = watched.url.replace("/store", "/other")

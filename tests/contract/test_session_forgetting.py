@@ -1,4 +1,4 @@
-"""Sessions are forgotten one by one: their frames are taken out of segments, and all else there is read as before."""
+"""Erasure of single sessions: their frames are removed from segments, and everything else is read as before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from passerelle.store.connection import pack
 from passerelle.store.replies import as_hash
 from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import Story, find_keys, leave, read_all
-from tests.contract.test_forgetting import ADA, BOB, HOME, NOW_MS, find_names, tell
+from tests.contract.test_forgetting import ADA, BOB, HOME, NOW_MS, append_story, find_names
 from tests.support.engine import Server, ask
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def forget(store: Store, *stories: Story) -> ForgottenSessions:
 
 
 async def leave_together(store: Store, *stories: Story) -> SegmentName:
-    """Has sessions of several shards leave into one segment."""
+    """Archives sessions of several shards in one segment."""
     parts = dict[Shard, list[str]]()
     for story in stories:
         parts.setdefault(story.at.shard, []).append(story.at.session)
@@ -57,7 +57,7 @@ def list_files(folder: Path) -> list[bytes]:
 
 
 def is_gone(server: Server, folder: Path, *stories: Story) -> bool:
-    """Whether no key and no file has anything of these."""
+    """Whether no key and no file contains data of these."""
     files = list_files(folder)
     names = [ref.id for story in stories for ref in story.refs]
     return not find_names(server, *names) and not any(
@@ -65,11 +65,13 @@ def is_gone(server: Server, folder: Path, *stories: Story) -> bool:
     )
 
 
-async def test_a_frame_is_taken_out_and_all_others_of_its_segment_are_read_as_before(
+async def test_frame_is_removed_and_all_others_of_its_segment_are_read_as_before(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    mine = [await tell(store, ADA, home) for home in (HOME, OTHER)]
-    others = [await tell(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
+    mine = [await append_story(store, ADA, home) for home in (HOME, OTHER)]
+    others = [
+        await append_story(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)
+    ]
     name = await leave_together(store, *mine, *others)
     kept = [await read_all(store, story) for story in others]
     before = await store.archive.read_notes(name)
@@ -92,10 +94,10 @@ async def test_a_frame_is_taken_out_and_all_others_of_its_segment_are_read_as_be
     assert (await store.session_forgetting.plan(choose(*mine))).counts.sessions == 0
 
 
-async def test_a_forgotten_frame_leaves_its_digest_and_the_tombstone(
+async def test_erased_frame_leaves_its_digest_and_the_tombstone(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     await leave(store, story)
     [segment] = await store.archive.list_segments(HOME)
     [note] = await store.archive.read_notes(segment.name)
@@ -106,16 +108,16 @@ async def test_a_forgotten_frame_leaves_its_digest_and_the_tombstone(
     assert erased.tombstone == tombstone.id
     assert sealed not in b"".join(list_files(tmp_path))
     assert len(sealed) == note.length
-    # Nothing is left in it to be asked for.
+    # Nothing is left in it to ask about.
     settings = StoreSettings(server.url, tmp_path / "blobs")
     async with await Store.open(settings) as fresh, asyncio.timeout(10):
         assert await fresh.archive.list_archived(HOME, segment) == []
 
 
-async def test_frames_of_earlier_stays_in_the_archive_go_too(
+async def test_frames_of_earlier_archivings_are_erased_too(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    story, other = await tell(store), await tell(store, BOB)
+    story, other = await append_story(store), await append_story(store, BOB)
     await leave(store, story, other)
     await store.log.restore(HOME, story.at.task)
     assert isinstance(await store.log.append(story.tell("again")), Appended)
@@ -130,10 +132,10 @@ async def test_frames_of_earlier_stays_in_the_archive_go_too(
     assert await read_all(store, other) == kept
 
 
-async def test_frames_of_earlier_stays_go_with_a_session_that_came_back(
+async def test_earlier_frames_of_a_revived_session_are_erased(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    story, other = await tell(store), await tell(store, BOB)
+    story, other = await append_story(store), await append_story(store, BOB)
     await leave(store, story, other)
     await store.log.restore(HOME, story.at.task)
     assert isinstance(await store.log.append(story.tell("again")), Appended)
@@ -143,10 +145,8 @@ async def test_frames_of_earlier_stays_go_with_a_session_that_came_back(
     assert await read_all(store, other) == kept
 
 
-async def test_what_is_in_the_engine_goes_as_well(
-    store: Store, server: Server, tmp_path: Path
-) -> None:
-    mine, other = [await tell(store) for _ in range(3)], await tell(store)
+async def test_engine_data_is_erased_as_well(store: Store, server: Server, tmp_path: Path) -> None:
+    mine, other = [await append_story(store) for _ in range(3)], await append_story(store)
     kept = await read_all(store, other)
     done = await forget(store, *mine)
     assert done.count == 3
@@ -154,11 +154,11 @@ async def test_what_is_in_the_engine_goes_as_well(
     assert await read_all(store, other) == kept
 
 
-async def test_sessions_from_before_a_time_go_and_younger_ones_stay(
+async def test_sessions_older_than_a_time_are_erased_and_younger_ones_stay(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    old = [await tell(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
-    young = [await tell(store, owner) for owner in (ADA, BOB)]
+    old = [await append_story(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
+    young = [await append_story(store, owner) for owner in (ADA, BOB)]
     for story in young:
         later = pack("HSET", keys.head(story.at.stream), "at", "2026-01-02T03:05:00.000Z")
         await store.nodes.update(HOME, later)
@@ -173,10 +173,10 @@ async def test_sessions_from_before_a_time_go_and_younger_ones_stay(
     assert [await read_all(store, story) for story in young] == kept
 
 
-async def test_more_than_one_look_takes_goes_in_parts(
+async def test_many_sessions_are_erased_in_parts(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = [await tell(store) for _ in range(5)]
+    mine = [await append_story(store) for _ in range(5)]
     await leave(store, *mine[:3])
     look, parts = SessionWalk.look, list[int]()
 
@@ -197,7 +197,7 @@ async def test_more_than_one_look_takes_goes_in_parts(
 async def count_reads(
     store: Store, stories: list[Story], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, int]:
-    """Segments of two sessions each, and how many footers are read to forget all of these in parts of two."""
+    """Segments of two sessions each; returns the number of footer reads to erase all of these in parts of two."""
     for first in range(0, len(stories), 2):
         await leave(store, *stories[first : first + 2])
     segments, reads = await store.archive.list_segments(HOME), list[SegmentName]()
@@ -217,21 +217,21 @@ async def count_reads(
     return len(segments), len(reads)
 
 
-async def test_each_footer_is_read_as_often_however_many_parts_there_are(
+async def test_footer_reads_do_not_grow_with_the_number_of_parts(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice along the walk, and once at its end for content that others may name."""
-    stories = [await tell(store) for _ in range(6)]
+    """Twice along the walk, and once at its end for content that others may reference."""
+    stories = [await append_story(store) for _ in range(6)]
     assert await count_reads(store, stories, monkeypatch) == (3, 9)
     assert is_gone(server, tmp_path, *stories)
     assert not any(b"content of" in content for content in list_files(tmp_path))
     await store.nodes.update(HOME, pack("UNLINK", keys.segments(HOME), keys.segment_notes(HOME)))
-    stories = [await tell(store) for _ in range(24)]
+    stories = [await append_story(store) for _ in range(24)]
     assert await count_reads(store, stories, monkeypatch) == (12, 36)
     assert is_gone(server, tmp_path, *stories)
 
 
-async def test_what_is_open_stays(store: Store) -> None:
+async def test_open_session_stays(store: Store) -> None:
     story = Story(owner=ADA)
     opened = (OpenChange(story.at.task, 0),)
     assert isinstance(await store.log.append(story.tell("", opened=opened)), Appended)
@@ -242,10 +242,10 @@ async def test_what_is_open_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_archived", [True, False])
-async def test_what_is_held_stays_also_where_the_hold_comes_at_the_last_moment(
+async def test_held_session_stays_even_if_the_hold_comes_at_the_last_moment(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, is_archived: bool
 ) -> None:
-    mine, other = await tell(store), await tell(store, BOB)
+    mine, other = await append_story(store), await append_story(store, BOB)
     if is_archived:
         await leave(store, mine, other)
     hold = LegalHold(NOW_MS, "carl", "case 12")
@@ -269,10 +269,10 @@ async def test_what_is_held_stays_also_where_the_hold_comes_at_the_last_moment(
     assert await store.log.read_head(other.at.stream) is None
 
 
-async def test_what_goes_on_between_the_look_and_the_removal_stays(
+async def test_session_continued_between_check_and_removal_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     read, changed = SessionFinder.read, list[str]()
 
     async def append_behind(finder: SessionFinder, shard: Shard, session: str) -> object:
@@ -290,11 +290,11 @@ async def test_what_goes_on_between_the_look_and_the_removal_stays(
 
 
 class Killed(BaseException):
-    """In place of SIGKILL: nothing behind it runs."""
+    """Stands in for SIGKILL: no code after it runs."""
 
 
 def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int, *, is_done: bool) -> None:
-    """Has the ``step``-th thing that a store changes be the last, or the first that is not done."""
+    """Makes the ``step``-th change of a store the last one, or the first one that is not made."""
     left = [step]
 
     def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
@@ -322,7 +322,7 @@ def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int, *, is_done
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
+async def test_erasure_killed_at_any_step_is_completed_by_the_next(
     store: Store,
     server: Server,
     tmp_path: Path,
@@ -330,15 +330,15 @@ async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
     *,
     is_done: bool,
 ) -> None:
-    others = [await tell(store, owner) for owner in (ADA, BOB)]
+    others = [await append_story(store, owner) for owner in (ADA, BOB)]
     await leave(store, others[0])
     steps, settings = 0, StoreSettings(server.url, tmp_path / "blobs")
     while True:
         steps += 1
-        mine = [await tell(store, ADA, home) for home in (HOME, HOME, OTHER)]
-        beside = await tell(store, BOB)
-        await leave(store, mine[0], beside)
-        others = [*others[:2], beside]
+        mine = [await append_story(store, ADA, home) for home in (HOME, HOME, OTHER)]
+        second = await append_story(store, BOB)
+        await leave(store, mine[0], second)
+        others = [*others[:2], second]
         kept = [await read_all(store, story) for story in others]
         with monkeypatch.context() as patch:
             kill_at(store, patch, steps, is_done=is_done)
@@ -366,7 +366,7 @@ def copy_engine(server: Server) -> dict[str, tuple[str, bytes]]:
 
 
 def put_back(server: Server, copies: dict[str, tuple[str, bytes]]) -> None:
-    """The engine as it was when it was copied."""
+    """Restores the engine to the state of the copy."""
     for key, url in find_keys(server, "*").items():
         ask(url, "DEL", key)
     for key, (url, dumped) in copies.items():
@@ -374,10 +374,10 @@ def put_back(server: Server, copies: dict[str, tuple[str, bytes]]) -> None:
 
 
 @pytest.mark.parametrize("is_archived", [True, False])
-async def test_a_backup_that_is_put_back_is_forgotten_again_and_reads_as_forgotten(
+async def test_restored_backup_reads_as_erased_and_is_erased_again(
     store: Store, server: Server, tmp_path: Path, *, is_archived: bool
 ) -> None:
-    mine, other = await tell(store), await tell(store)
+    mine, other = await append_story(store), await append_story(store)
     await store.owner_keys.tag(ADA)
     if is_archived:
         await leave(store, mine, other)
@@ -387,7 +387,7 @@ async def test_a_backup_that_is_put_back_is_forgotten_again_and_reads_as_forgott
     settings = StoreSettings(server.url, tmp_path / "blobs")
     async with await Store.open(settings) as fresh:
         head = await fresh.log.read_head(mine.at.stream)
-        # A row leads to a frame that says what it is; what the engine had is there until it is forgotten again.
+        # A row leads to a frame that is marked as erased; the engine's data stays until it is erased again.
         assert (head is None) == is_archived
         done = await fresh.session_forgetting.resume(ALL_SHARDS, NOW_MS - 1)
         assert len(done) == (not is_archived)
@@ -398,10 +398,10 @@ async def test_a_backup_that_is_put_back_is_forgotten_again_and_reads_as_forgott
             assert is_gone(server, tmp_path, mine)
 
 
-async def test_what_begins_again_under_the_same_id_is_not_forgotten_by_an_old_tombstone(
+async def test_new_session_with_the_same_id_is_not_erased_by_an_old_tombstone(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    mine = await tell(store)
+    mine = await append_story(store)
     await forget(store, mine)
     again = Story(mine.at, owner=ADA)
     assert isinstance(await store.log.append(again.tell("again")), Appended)
@@ -412,10 +412,10 @@ async def test_what_begins_again_under_the_same_id_is_not_forgotten_by_an_old_to
     assert len((await store.log.read_resume(mine.at.stream, 0))[1]) == 2
 
 
-async def test_a_tombstone_has_a_keyed_hash_and_the_engine_no_more_than_when_and_by_whom(
+async def test_tombstone_contains_a_keyed_hash_and_the_engine_only_time_and_actor(
     store: Store, server: Server
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     [done] = (await forget(store, story)).tombstones
     rows = await store.nodes.query(HOME, pack("HGETALL", keys.forgotten_sessions(HOME)), as_hash)
     assert rows == {done.id: done.header.encode()}
@@ -429,11 +429,15 @@ async def test_a_tombstone_has_a_keyed_hash_and_the_engine_no_more_than_when_and
     assert lost.tags == {await store.owner_keys.tag(story.at.session)}
 
 
-async def test_two_who_write_one_object_anew_at_once_end_with_all_of_it_erased(
+async def test_concurrent_rewrites_of_one_object_erase_all_of_both(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slower one writes an older state over the newer one, and sees it."""
-    mine, yours, other = await tell(store), await tell(store), await tell(store, BOB)
+    """The slower one overwrites the newer state with an older one, and notices it."""
+    mine, yours, other = (
+        await append_story(store),
+        await append_story(store),
+        await append_story(store, BOB),
+    )
     await leave(store, mine, yours, other)
     kept = await read_all(store, other)
     segments = store.session_forgetting.erasure.segments
@@ -454,11 +458,11 @@ async def test_two_who_write_one_object_anew_at_once_end_with_all_of_it_erased(
     assert await read_all(store, other) == kept
 
 
-async def test_many_who_forget_at_once_leave_all_others(
+async def test_concurrent_erasures_leave_all_other_sessions(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    stories = [await tell(store) for _ in range(8)]
-    other = await tell(store, BOB)
+    stories = [await append_story(store) for _ in range(8)]
+    other = await append_story(store, BOB)
     await leave(store, *stories, other)
     kept = await read_all(store, other)
     await asyncio.gather(*(forget(store, *stories[place::3], stories[0]) for place in range(3)))
@@ -466,10 +470,10 @@ async def test_many_who_forget_at_once_leave_all_others(
     assert await read_all(store, other) == kept
 
 
-async def test_a_place_that_does_not_answer_leaves_it_for_the_next_call(
+async def test_unavailable_storage_leaves_the_erasure_to_the_next_call(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story, other = await tell(store), await tell(store, BOB)
+    story, other = await append_story(store), await append_story(store, BOB)
     await leave(store, story, other)
     kept = await read_all(store, other)
 
@@ -489,10 +493,14 @@ async def test_a_place_that_does_not_answer_leaves_it_for_the_next_call(
 
 
 @pytest.mark.parametrize("cut", [1, 200])
-async def test_an_object_with_wrong_bytes_is_not_written_again_and_named(
+async def test_corrupt_object_is_reported_and_not_rewritten(
     store: Store, server: Server, tmp_path: Path, cut: int
 ) -> None:
-    story, other, elsewhere = await tell(store), await tell(store, BOB), await tell(store)
+    story, other, elsewhere = (
+        await append_story(store),
+        await append_story(store, BOB),
+        await append_story(store),
+    )
     await leave(store, story, other)
     [segment] = await store.archive.list_segments(HOME)
     [path] = (tmp_path / "blobs" / "archive").glob(f"*/*/{segment.name.sha256}")

@@ -1,4 +1,4 @@
-"""Heads of shards: what changes when there is work, and does not when there is none."""
+"""Heads of shards: they change when there is work, and only then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_only_the_shard_that_was_written_has_new_heads(store: Store) -> No
 
 
 @pytest.mark.requirement("I9")
-async def test_row_that_is_due_first_is_a_new_head_and_a_later_one_is_not(store: Store) -> None:
+async def test_earliest_due_row_is_a_new_head_and_a_later_one_is_not(store: Store) -> None:
     first = await put(store, SHARD, DueChange("k:first", 3))
     assert first.due[0] == b"k:first"
     assert (await put(store, SHARD, DueChange("k:later", FAR_MS))).due == first.due

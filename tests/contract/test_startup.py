@@ -1,4 +1,4 @@
-"""Opening a store: a server that would forget, evict or refuse is not accepted."""
+"""Opening a store: a server that loses data, evicts or refuses is not accepted."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def configured(pliable: Server) -> Generator[Server]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-async def test_start_bears_that_one_connection_cannot_be_opened(
+async def test_start_tolerates_one_failed_connection(
     configured: Server, tmp_path: Path, number: int
 ) -> None:
-    """Of those that a start opens one after another: a machine with much to do may take too long for any."""
+    """Index among the connections that a start opens in turn: on a loaded machine any of them may time out."""
     opened = count(1)
 
     class CutOne(PassThrough):
@@ -85,25 +85,27 @@ def batch() -> Batch:
     return Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
 
 
-async def test_server_without_a_log_of_its_writes_is_refused_unless_told(
+async def test_server_without_an_append_only_log_is_refused_unless_configured(
     configured: Server, tmp_path: Path
 ) -> None:
     ask(configured.url, "CONFIG", "SET", "appendonly", "no")
     with pytest.raises(ConfigInvalid, match="append-only"):
         await Store.open(StoreSettings(configured.url, tmp_path))
-    told = StoreSettings(configured.url, tmp_path, durability="service")
-    async with await Store.open(told) as store:
+    reported = StoreSettings(configured.url, tmp_path, durability="service")
+    async with await Store.open(reported) as store:
         assert isinstance(await store.log.append(batch()), Appended)
 
 
-async def test_server_that_still_loads_its_log_is_away_and_not_at_fault(tmp_path: Path) -> None:
+async def test_server_that_loads_its_log_is_unavailable_and_not_misconfigured(
+    tmp_path: Path,
+) -> None:
     engine, path = redis_on_path() or find_engine(None), tmp_path / "engine.sock"
     url = f"unix://{path}"
     first = start_process(build_command(engine, EngineSettings(tmp_path), path))
     await wait_until(lambda: answers(url), 20, "the server answers")
     for number in range(_LOGGED):
         ask(url, "SET", f"key:{number}", "x" * 2_048)
-    # The server hears nobody for a thousand entries of its log; within an image it does between keys.
+    # The server is unresponsive for a thousand log entries; within an image it responds between keys.
     ask(url, "CONFIG", "SET", "rdbcompression", "no")
     ask(url, "BGREWRITEAOF")
     images = (tmp_path / "appendonlydir").glob
@@ -193,7 +195,7 @@ async def test_runtime_keeps_its_name(configured: Server, tmp_path: Path) -> Non
     assert name.startswith("rt_")
 
 
-async def test_unreachable_server_and_unusable_url_are_told_apart(tmp_path: Path) -> None:
+async def test_unreachable_server_and_unusable_url_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable) as caught:
         await Store.open(StoreSettings(f"unix://{tmp_path}/nothing.sock", tmp_path))
     assert caught.value.wrote == "no"
@@ -217,7 +219,7 @@ async def test_nothing_waits_for_replicas_of_a_server_without_any(
         assert not await store.replicas.have_all(Shard(0))
 
 
-async def test_replica_that_came_is_seen_and_confirms_until_it_is_cut_off(
+async def test_new_replica_is_detected_and_confirms_until_it_is_cut_off(
     configured: Server, tmp_path: Path
 ) -> None:
     refusing = StoreSettings(configured.url, tmp_path, replicated_acts=False)

@@ -1,4 +1,4 @@
-"""Several addresses of one store: a dead one is passed over, the primary is found, nodes are remembered."""
+"""Several addresses of one store: a dead one is skipped, the primary is found, nodes are remembered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(started_legs: dict[str, Server]) -> Server:
 
 
 async def write(store: Store, at: Place) -> None:
-    """Appends as callers do, who try the same operation again."""
+    """Appends as callers do, who retry the same operation."""
     batch = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
     while True:
         try:
@@ -43,14 +43,14 @@ async def write(store: Store, at: Place) -> None:
             return
 
 
-async def test_dead_first_node_of_a_cluster_is_passed_over(cluster: Server, tmp_path: Path) -> None:
+async def test_dead_first_node_of_a_cluster_is_skipped(cluster: Server, tmp_path: Path) -> None:
     dead = f"redis://127.0.0.1:{find_free_port()}"
     async with await Store.open(StoreSettings(f"{dead},{cluster.url}", tmp_path)) as store:
         assert len(store.nodes.all) == len(cluster.nodes)
         await write(store, make_place())
 
 
-async def test_nodes_that_were_heard_of_are_asked_when_every_seed_is_gone(
+async def test_discovered_nodes_are_asked_when_every_seed_is_dead(
     cluster: Server, tmp_path: Path
 ) -> None:
     async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
@@ -90,7 +90,7 @@ async def test_primary_among_several_servers_is_found_and_followed(
             await wait_until(lambda: former not in kept.values(), 15, "the former is forgotten")
 
 
-async def test_several_replicas_without_a_primary_are_a_store_that_is_away(tmp_path: Path) -> None:
+async def test_replicas_without_a_primary_are_an_unavailable_store(tmp_path: Path) -> None:
     async with run_pair() as pair:
         ask(pair.primary.url, "REPLICAOF", "127.0.0.1", 1)
         urls = f"{pair.primary.url},{pair.replica.url}"
@@ -98,10 +98,10 @@ async def test_several_replicas_without_a_primary_are_a_store_that_is_away(tmp_p
             await Store.open(StoreSettings(urls, tmp_path))
 
 
-async def test_demoted_server_behind_one_address_is_left_though_it_keeps_connections(
+async def test_demoted_server_is_left_though_it_keeps_connections(
     tmp_path: Path,
 ) -> None:
-    """As behind the name of a managed store: it leads elsewhere by now, and the old connections live on."""
+    """As behind the DNS name of a managed store: it resolves to another server, and old connections stay open."""
     async with run_pair() as pair, await Store.open(StoreSettings(pair.url, tmp_path)) as store:
         await write(store, make_place())
         await pair.await_replicated()
@@ -114,7 +114,7 @@ async def test_demoted_server_behind_one_address_is_left_though_it_keeps_connect
         assert ask(pair.replica.url, "EXISTS", f"{{{at.shard.tag}}}:e:{at.session}") == 1
 
 
-async def test_store_that_is_away_is_asked_once_for_all_calls_that_fail(
+async def test_unavailable_store_is_asked_once_for_all_failing_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read of the table takes a while and fails, too: a hundred in a row would outlast the outage."""

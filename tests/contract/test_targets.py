@@ -1,4 +1,4 @@
-"""Webhook receivers: woken by what they want, one delivery in flight, never a skipped event."""
+"""Webhook targets: woken by matching events, one delivery in flight, never a skipped event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOWHERE = "00000000.0.00000000"
 async def append(
     store: Store, at: Place, facade: str | None = None, *changes: TargetChange, events: int = 1
 ) -> Appended:
-    """Further events, and what becomes of targets in the same append."""
+    """Appends further events, with changes of targets in the same append."""
     (task,) = await store.log.load([at.task_ref])
     batch = Batch(
         at.session,
@@ -46,7 +46,7 @@ async def claim(store: Store, at: Place) -> list[DueRow]:
     return list((await store.due.claim(at.shard, 10, 60_000)).rows)
 
 
-async def is_owed(store: Store, at: Place) -> bool:
+async def is_pending(store: Store, at: Place) -> bool:
     return (await store.due.claim(at.shard, 1, 1)).next_ms is not None
 
 
@@ -57,7 +57,7 @@ async def hook(store: Store, at: Place) -> Target:
 
 
 async def hooked(store: Store, *, chosen: str = "*") -> tuple[Place, str]:
-    """A session with one event behind it and the target ``hook``; the cursor where it starts."""
+    """A session with one event and the target ``hook``; the cursor where it starts."""
     at = make_place()
     before = await append(store, at)
     await append(store, at, None, TargetChange("hook", chosen), events=0)
@@ -75,7 +75,7 @@ async def test_target_starts_before_the_events_of_its_own_append(store: Store) -
     assert [row.member for row in await claim(store, at)] == ["target:hook"]
 
 
-async def test_target_of_a_stream_that_the_same_append_makes_starts_at_its_beginning(
+async def test_target_created_with_its_stream_starts_at_its_beginning(
     store: Store,
 ) -> None:
     at = make_place()
@@ -96,7 +96,7 @@ async def test_only_a_target_whose_filter_matches_is_woken(store: Store) -> None
     assert (await append(store, at, at.task)).woken == 0
 
 
-async def test_target_that_wants_the_whole_is_due_at_once_with_a_cursor_that_never_holds(
+async def test_target_for_the_whole_stream_is_due_at_once_with_a_cursor_that_never_holds(
     store: Store,
 ) -> None:
     at = make_place()
@@ -114,7 +114,7 @@ async def test_delivery_up_to_the_head_drops_the_row(store: Store) -> None:
     done = Target("live", "*", end)
     assert await store.targets.settle(at.stream, "hook", row.token, done, hold_ms=9) == SETTLED
     assert await store.targets.read(at.stream) == {"hook": done}
-    assert not await is_owed(store, at)
+    assert not await is_pending(store, at)
 
 
 async def test_append_during_a_delivery_leaves_the_row_due_now(store: Store) -> None:
@@ -127,7 +127,7 @@ async def test_append_during_a_delivery_leaves_the_row_due_now(store: Store) -> 
     assert [again.member for again in await claim(store, at)] == ["target:hook"]
 
 
-async def test_row_of_a_target_that_is_behind_can_stay_claimed(store: Store) -> None:
+async def test_row_of_a_lagging_target_can_stay_claimed(store: Store) -> None:
     at, _ = await hooked(store)
     middle = cursor_of(await append(store, at))
     (row,) = await claim(store, at)
@@ -140,10 +140,10 @@ async def test_row_of_a_target_that_is_behind_can_stay_claimed(store: Store) -> 
     done = Target("live", "*", end)
     assert await store.targets.settle(at.stream, "hook", row.token, done) == UNCLAIMED
     assert await store.targets.settle(at.stream, "hook", going_on.token, done) == SETTLED
-    assert not await is_owed(store, at)
+    assert not await is_pending(store, at)
 
 
-async def test_claim_that_outlived_its_time_settles_nothing(store: Store) -> None:
+async def test_expired_claim_settles_nothing(store: Store) -> None:
     at, start = await hooked(store)
     end = cursor_of(await append(store, at))
     (row,) = await claim(store, at)
@@ -153,7 +153,7 @@ async def test_claim_that_outlived_its_time_settles_nothing(store: Store) -> Non
     assert (await hook(store, at)).cursor == start
 
 
-async def test_held_claim_stays_ours_and_its_old_token_is_worth_nothing(store: Store) -> None:
+async def test_extended_claim_stays_valid_and_its_old_token_does_not(store: Store) -> None:
     at, _ = await hooked(store)
     end = cursor_of(await append(store, at))
     (row,) = (await store.due.claim(at.shard, 1, 1)).rows
@@ -213,7 +213,7 @@ async def test_revived_target_is_due_from_its_cursor_on(store: Store) -> None:
     assert await store.targets.revive(at.stream, "nobody") == "unknown"
 
 
-async def test_target_that_is_set_again_lives_again_where_it_was(store: Store) -> None:
+async def test_target_that_is_set_again_resumes_from_its_cursor(store: Store) -> None:
     at, dead = await given_up(store)
     written = await append(store, at, None, TargetChange("hook", "*"), events=0)
     assert written.woken == 1
@@ -221,7 +221,7 @@ async def test_target_that_is_set_again_lives_again_where_it_was(store: Store) -
     assert await store.targets.list_stuck(10) == []
 
 
-async def test_cursor_of_a_target_never_goes_back(store: Store) -> None:
+async def test_cursor_of_a_target_never_decreases(store: Store) -> None:
     at, start = await hooked(store)
     end = cursor_of(await append(store, at))
     (row,) = await claim(store, at)
@@ -243,7 +243,7 @@ async def test_cursor_of_another_history_is_replaced(store: Store) -> None:
     assert (await hook(store, at)).cursor == end
 
 
-async def test_target_that_is_done_leaves_nothing(store: Store) -> None:
+async def test_finished_target_leaves_no_rows(store: Store) -> None:
     at, _ = await hooked(store)
     end = cursor_of(await append(store, at))
     (row,) = await claim(store, at)
@@ -251,7 +251,7 @@ async def test_target_that_is_done_leaves_nothing(store: Store) -> None:
     done = Target("done", "*", end)
     assert await store.targets.settle(at.stream, "hook", row.token, done) == SETTLED
     assert await store.targets.read(at.stream) == {}
-    assert not await is_owed(store, at)
+    assert not await is_pending(store, at)
 
 
 async def test_removed_target_is_gone_with_its_row_and_settles_nothing(store: Store) -> None:
@@ -263,7 +263,7 @@ async def test_removed_target_is_gone_with_its_row_and_settles_nothing(store: St
     await append(store, at, None, TargetChange("hook", None), events=0)
     assert await store.targets.read(at.stream) == {}
     assert await store.targets.list_stuck(10) == []
-    assert not await is_owed(store, at)
+    assert not await is_pending(store, at)
     assert await store.targets.settle(at.stream, "hook", row.token, failed) == UNCLAIMED
     await append(store, at, None, TargetChange("hook", None), events=0)
 

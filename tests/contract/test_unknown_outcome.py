@@ -1,4 +1,4 @@
-"""When the reply is lost: the same operation goes out again, and one event is stored."""
+"""Lost replies: the same operation is sent again, and one event is stored."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_swallowed_reply_of_a_fact_without_entity_leaves_exactly_one_event
     assert await count_events(proxied, at) == 1
 
 
-async def test_lost_reply_is_a_success_though_somebody_wrote_since(
+async def test_lost_reply_is_a_success_despite_a_later_write(
     proxied: Store, proxy: FaultProxy, engine_server: Server, tmp_path: Path
 ) -> None:
     at = make_place()
@@ -84,7 +84,7 @@ async def test_lost_reply_is_a_success_though_somebody_wrote_since(
         proxy.open.clear()
         call = asyncio.create_task(proxied.log.append(mine))
         await asyncio.sleep(0)
-        # Our call is held back; once it ran, another writer follows before our retry arrives.
+        # The call is held back; after it ran, another writer follows before the retry arrives.
         proxy.swallow = 1
         proxy.open.set()
         await wait_until(lambda: count_events(direct, at), 15, "our first try has run")
@@ -117,7 +117,7 @@ async def test_refused_connection_wrote_nothing(proxied: Store, proxy: FaultProx
     assert caught.value.wrote == "no"
 
 
-async def test_cut_connections_are_made_anew_under_load(proxied: Store, proxy: FaultProxy) -> None:
+async def test_cut_connections_are_reopened_under_load(proxied: Store, proxy: FaultProxy) -> None:
     at = make_place()
 
     async def write(number: int) -> None:
@@ -143,7 +143,7 @@ async def test_flushed_scripts_are_loaded_again(store: Store, server: Server) ->
     assert all(isinstance(result, Appended) and result.last == 1 for result in results)
 
 
-async def test_killed_clients_come_back(store: Store, server: Server) -> None:
+async def test_killed_clients_reconnect(store: Store, server: Server) -> None:
     at = make_place()
     for url in server.nodes:
         ask(url, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -151,7 +151,7 @@ async def test_killed_clients_come_back(store: Store, server: Server) -> None:
     assert await count_events(store, at) == 1
 
 
-async def test_frozen_engine_stores_one_event_however_often_it_is_asked(
+async def test_frozen_engine_stores_one_event_after_many_retries(
     proxied: Store, proxy: FaultProxy, engine_server: Server
 ) -> None:
     at = make_place()
@@ -167,7 +167,7 @@ async def test_frozen_engine_stores_one_event_however_often_it_is_asked(
     assert await count_events(proxied, at) == 1
 
 
-async def test_cancelled_caller_cancels_a_write_that_waits_and_none_that_is_under_way(
+async def test_cancelled_caller_cancels_a_queued_write_but_not_a_sent_one(
     proxied: Store, proxy: FaultProxy
 ) -> None:
     under_way, waiting = [make_place(Shard(0)) for _ in range(2)], [make_place() for _ in range(20)]

@@ -1,4 +1,4 @@
-"""What agents upload, in the store: each agent's apart, with bounds, and forgotten after its time."""
+"""Uploads of agents: separate per agent, bounded, and removed after their time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def put(
 
 
 async def claim(store: Store, agent: str) -> DueRow:
-    """The row by which the forgetting is owed, once it is due."""
+    """The row of the pending removal, once it is due."""
 
     async def look() -> DueRow | None:
         rows = (await store.due.claim(derive_shard("agent", agent), 8, 60_000)).rows
@@ -44,7 +44,7 @@ async def claim(store: Store, agent: str) -> DueRow:
     return found
 
 
-async def test_content_is_its_agents_alone(store: Store) -> None:
+async def test_content_is_visible_to_its_agent_only(store: Store) -> None:
     assert await put(store.uploads, "owner", b"secret", "image/png; a=b")
     assert await store.uploads.get("owner", name(b"secret")) == Uploaded(
         b"secret", "image/png; a=b"
@@ -53,7 +53,7 @@ async def test_content_is_its_agents_alone(store: Store) -> None:
     assert await store.uploads.get("owner", name(b"never")) is None
 
 
-async def test_an_agent_has_so_much_room_and_the_same_takes_it_once(store: Store) -> None:
+async def test_agent_has_a_quota_and_equal_content_counts_once(store: Store) -> None:
     assert await put(store.uploads, "full", b"a" * 60)
     assert await put(store.uploads, "full", b"a" * 60)
     assert not await put(store.uploads, "full", b"b" * 41)
@@ -62,7 +62,7 @@ async def test_an_agent_has_so_much_room_and_the_same_takes_it_once(store: Store
     assert await put(store.uploads, "roomy", b"b" * 41)
 
 
-async def test_what_is_old_goes_with_its_note_and_its_row_and_what_is_new_stays(
+async def test_old_content_is_removed_with_its_note_and_row_and_new_content_stays(
     store: Store, tmp_path: Path
 ) -> None:
     contents = DirectoryBlobs(tmp_path)
@@ -70,7 +70,7 @@ async def test_what_is_old_goes_with_its_note_and_its_row_and_what_is_new_stays(
     shard = derive_shard("agent", "old")
     assert await put(uploads, "old", b"one")
     row = await claim(store, "old")
-    # Somebody else's row settles nothing, and a lasting upload is none of what is old.
+    # A row of another claim settles nothing, and a permanent upload does not expire.
     lasting = RedisUploads(store.nodes, contents)
     await lasting.expire(row)
     assert await lasting.get("old", name(b"one")) == Uploaded(b"one", "text/plain")
@@ -100,7 +100,7 @@ async def test_a_row_is_settled_once_nothing_is_left(store: Store, tmp_path: Pat
 
 
 class Slow(DirectoryBlobs):
-    """Removes 32 contents once all of them are to be, and never gets to another one."""
+    """Removes 32 contents once all of them are due, and never reaches another one."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -115,9 +115,7 @@ class Slow(DirectoryBlobs):
         return await super().expire(shard, sha256, before_ms + 60_000)
 
 
-async def test_who_is_cut_short_in_forgetting_many_has_forgotten_some(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_interrupted_removal_has_removed_some(store: Store, tmp_path: Path) -> None:
     uploads = RedisUploads(store.nodes, Slow(tmp_path), keep_ms=1)
     shard = derive_shard("agent", "busy")
     for number in range(40):
@@ -145,7 +143,7 @@ async def test_who_is_cut_short_in_forgetting_many_has_forgotten_some(
     finally:
         forgetting.cancel()
         await asyncio.gather(forgetting, return_exceptions=True)
-    # Nothing was said of the rest, which is still owed as it was claimed.
+    # The rest was not confirmed, and is still pending as it was claimed.
     assert (await store.due.claim(shard, 64, 60_000)).rows == ()
     await RedisUploads(store.nodes, DirectoryBlobs(tmp_path / "none"), keep_ms=1).expire(row)
     assert await put(uploads, "busy", b"b" * (ROOM - 16))

@@ -1,4 +1,4 @@
-"""What end-to-end tests share: one gateway for each module, in front of one scripted peer."""
+"""Shared fixtures of end-to-end tests: one gateway per module, in front of one scripted peer."""
 
 from collections.abc import AsyncGenerator, Iterator
 from typing import Final
@@ -16,20 +16,20 @@ UNREACHABLE: Final = "unreachable"
 
 @pytest.fixture(scope="session", autouse=True)
 def fork_server() -> Iterator[ForkServer]:
-    """The gateways of the run have their imports from one process: two seconds of CPU less for each of them."""
+    """The gateways of the run are forked from one process with all imports: two seconds of CPU less for each."""
     with share_fork_server() as shared:
         yield shared
 
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> Backend:
-    """One loop for each module, since its gateway outlives its tests."""
+    """One loop per module, since its gateway outlives its tests."""
     return SHARED
 
 
 @pytest.fixture(scope="module")
 async def idle_peer(anyio_backend: Backend) -> ScriptedPeer:
-    """The peer of the module: it has its port, and does not listen."""
+    """The peer of the module: it has its port, but does not listen."""
     peer = ScriptedPeer(AGENT)
     await peer.start()
     await peer.stop()
@@ -40,7 +40,7 @@ async def idle_peer(anyio_backend: Backend) -> ScriptedPeer:
 async def gateway(
     idle_peer: ScriptedPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[GatewayProcess]:
-    """A ready gateway, with one agent that is there and one that is not."""
+    """A ready gateway, with one reachable agent and one unreachable."""
     agents = {AGENT: idle_peer.url, UNREACHABLE: "http://127.0.0.1:1"}
     async with run_gateway(tmp_path_factory.mktemp("gateway"), agents) as process:
         yield process
@@ -48,7 +48,7 @@ async def gateway(
 
 @pytest.fixture
 async def peer(idle_peer: ScriptedPeer) -> AsyncGenerator[ScriptedPeer]:
-    """The peer, listening for the time of one test and with nothing in its memory."""
+    """The peer, listening for the duration of one test, with empty state."""
     idle_peer.requests.clear()
     async with idle_peer:
         yield idle_peer

@@ -1,4 +1,4 @@
-"""An agent that is paused while its gateway is killed: what waits for it is there, says why, and keeps its order."""
+"""A paused agent whose gateway is killed: waiting tasks survive with their reason and their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("ST-3", "TEV-3")
-async def test_paused_agent_and_what_waits_for_it_survive_kills_in_order(tmp_path: Path) -> None:
+async def test_paused_agent_and_its_waiting_tasks_survive_kills_in_order(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: {"url": peer.url, "limits": {"concurrency": 1}}}) as gateway,
@@ -61,8 +61,8 @@ async def test_paused_agent_and_what_waits_for_it_survive_kills_in_order(tmp_pat
             assert len({str(one["messageId"]) for one in peer.messages}) == len(texts)
 
 
-async def test_what_waits_goes_on_after_a_kill_while_it_goes_on(tmp_path: Path) -> None:
-    """Killed in the middle of a line: each message reaches its agent, in order, and none twice."""
+async def test_queue_killed_while_it_drains_continues(tmp_path: Path) -> None:
+    """Killed in the middle of a queue: each message reaches its agent, in order, and none twice."""
     texts = [f"echo number {number}" for number in range(30)]
     async with (
         ScriptedPeer(AGENT) as peer,
@@ -85,8 +85,8 @@ async def test_what_waits_goes_on_after_a_kill_while_it_goes_on(tmp_path: Path) 
 
 
 @pytest.mark.requirement("TR-8", "MK-6")
-async def test_line_of_a_busy_agent_survives_a_kill_with_its_order(tmp_path: Path) -> None:
-    """One slot, taken when the gateway dies: what waits goes on by priority, then by time, each message once."""
+async def test_queue_of_a_busy_agent_survives_a_kill_with_its_order(tmp_path: Path) -> None:
+    """One slot, taken when the gateway dies: waiting tasks run by priority, then by time, each message once."""
     agent: JsonObject = {"limits": {"concurrency": 1}, "timeout": {"arrival": "1s"}}
     wanted = [("echo a", 0), ("echo b", -5), ("echo c", 7), ("echo d", 0), ("echo e", 7)]
     async with (

@@ -1,4 +1,4 @@
-"""``passerelle agents`` against a gateway that runs, and the same list over ``/v1``."""
+"""``passerelle agents`` against a running gateway, and the same list over ``/v1``."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ COMMAND: Final = Path(sys.executable).with_name("passerelle")
 
 
 def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    reported = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     return subprocess.run(
-        [COMMAND, "agents", *arguments, *told]
+        [COMMAND, "agents", *arguments, *reported]
         if "show" in arguments
-        else [COMMAND, "agents", *told, *arguments],
+        else [COMMAND, "agents", *reported, *arguments],
         cwd=gateway.folder,
         env={"PATH": os.environ["PATH"], "HOME": str(gateway.folder), "OTHER": "no-token"},
         capture_output=True,
@@ -53,11 +53,11 @@ async def test_list_is_the_same_over_http(gateway: GatewayProcess, peer: Scripte
 
 
 @pytest.mark.anyio
-async def test_command_lists_agents_with_the_token_that_lies_there(
+async def test_command_lists_agents_with_the_token_of_the_data_directory(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     del peer
-    # In a thread: the agent answers from this loop.
+    # In a thread, since the agent answers from this loop.
     done = await asyncio.to_thread(run, gateway)
     assert done.stdout.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "agents: 2")
@@ -70,7 +70,7 @@ async def test_command_lists_agents_with_the_token_that_lies_there(
 
 
 @pytest.mark.anyio
-async def test_command_says_what_is_wrong(gateway: GatewayProcess) -> None:
+async def test_command_reports_errors(gateway: GatewayProcess) -> None:
     refused = run(gateway, "--token-env", "OTHER")
     assert (refused.returncode, "not known" in refused.stderr) == (ExitStatus.FORBIDDEN, True)
     unset = run(gateway, "--token-env", "UNSET")
@@ -80,7 +80,7 @@ async def test_command_says_what_is_wrong(gateway: GatewayProcess) -> None:
 
 
 def run_from_elsewhere(folder: Path, *flags: str, **environ: str) -> str:
-    """The output of a command that nothing but its environment tells which gateway is meant."""
+    """The output of a command that finds its gateway through the environment only."""
     done = subprocess.run(
         [COMMAND, "agents", *flags],
         cwd=folder,
@@ -100,15 +100,15 @@ async def test_the_environment_names_the_gateway_and_the_token(
     del peer
     folder = tmp_path_factory.mktemp("elsewhere")
     token = (gateway.data_dir / "owner-token").read_text().strip()
-    told = {"PASSERELLE_URL": gateway.url, "PASSERELLE_TOKEN": token}
+    reported = {"PASSERELLE_URL": gateway.url, "PASSERELLE_TOKEN": token}
 
     async def ask(*flags: str, **environ: str) -> str:
         return await asyncio.to_thread(run_from_elsewhere, folder, *flags, **environ)
 
-    listed = await ask(**told)
+    listed = await ask(**reported)
     assert listed.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
     assert "is an unknown setting" not in listed
-    assert "not known" in await ask("--token-env", "OTHER", **told)
-    nobody = "http://127.0.0.1:9"
-    assert f"no gateway responds at {nobody}" in await ask("--url", nobody, **told)
+    assert "not known" in await ask("--token-env", "OTHER", **reported)
+    unused = "http://127.0.0.1:9"
+    assert f"no gateway responds at {unused}" in await ask("--url", unused, **reported)
     assert "PASSERELLE_TOKEN" in await ask(PASSERELLE_URL=gateway.url)

@@ -69,7 +69,7 @@ async def test_tasks_and_approvals_asynchronously(tmp_path: Path) -> None:
         async def list_closed() -> list[str]:
             return [one.action_id for one in (await client.list_approvals(state="closed")).items]
 
-        # The list of what ended is filled by the relay, soon after the end.
+        # The relay updates the list of ended tasks, soon after the end.
         closed = await wait_until(list_closed, 20, "the approval is among those that ended")
         assert closed == [approval.action_id]
 
@@ -113,7 +113,7 @@ def play_synchronously(harness: GatewayProcess) -> None:
         assert refused.value.code == "not_found"
 
 
-async def test_wrong_token_and_a_gateway_that_is_away_are_errors(tmp_path: Path) -> None:
+async def test_wrong_token_and_unreachable_gateway_are_errors(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         async with ApiClient(harness.url, token="psr_wrong") as client:
             with pytest.raises(ApiError) as refused:

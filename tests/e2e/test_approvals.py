@@ -1,4 +1,4 @@
-"""``passerelle approvals`` and ``passerelle devices`` as they are used: in a shell, and an inbox in a terminal."""
+"""``passerelle approvals`` and ``passerelle devices`` in use: in a shell, and as an inbox in a terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NUMBERS = itertools.count(1)
 
 
 async def ask(gateway: GatewayProcess, caller: Caller, risk: str = "medium") -> JsonObject:
-    """Has the agent ask for permission; the question as the command line lists it."""
+    """Makes the agent request permission; returns the approval as the command line lists it."""
     known = {str(one["actionId"]) for one in await list_open(gateway)}
     form: JsonObject = {
         "action_id": f"act_cli_{next(_NUMBERS)}",
@@ -59,8 +59,8 @@ async def ask(gateway: GatewayProcess, caller: Caller, risk: str = "medium") -> 
 
 
 async def list_open(gateway: GatewayProcess) -> list[JsonObject]:
-    told = await run_command(gateway, "approvals", "list", "--json")
-    return cast("list[JsonObject]", told.answer["pending"])
+    reported = await run_command(gateway, "approvals", "list", "--json")
+    return cast("list[JsonObject]", reported.answer["pending"])
 
 
 async def read_state(gateway: GatewayProcess, view: JsonObject) -> str:
@@ -68,7 +68,7 @@ async def read_state(gateway: GatewayProcess, view: JsonObject) -> str:
     return str(shown.answer["state"])
 
 
-async def test_a_question_is_shown_in_full_and_answered_once(
+async def test_approval_is_shown_in_full_and_answered_once(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
 ) -> None:
     view = await ask(gateway, caller)
@@ -87,13 +87,13 @@ async def test_a_question_is_shown_in_full_and_answered_once(
         rows = [line.split()[:3] for line in ended.lines]
         return [action, "allowed", "owner"] in rows and ended.lines[-1].endswith(" ended")
 
-    await wait_until(is_listed, WITHIN_S, "it stands among those that were allowed")
-    told = await run_command(gateway, "approvals", "audit", action)
-    assert any("action.resolved" in line and "decidedBy=owner" in line for line in told.lines)
-    assert told.lines[-1].startswith("record: whole")
+    await wait_until(is_listed, WITHIN_S, "it is listed among the allowed ones")
+    reported = await run_command(gateway, "approvals", "audit", action)
+    assert any("action.resolved" in line and "decidedBy=owner" in line for line in reported.lines)
+    assert reported.lines[-1].startswith("record: whole")
 
 
-async def test_high_risk_wants_the_digest_that_was_read_where_nobody_can_be_asked_back(
+async def test_high_risk_requires_the_digest_without_a_terminal(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
 ) -> None:
     view = await ask(gateway, caller, "high")
@@ -106,7 +106,7 @@ async def test_high_risk_wants_the_digest_that_was_read_where_nobody_can_be_aske
     assert won.lines[0].startswith("won")
 
 
-async def test_an_agent_is_muted_with_a_no_and_by_itself(
+async def test_agent_is_muted_with_a_rejection_and_separately(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
 ) -> None:
     view = await ask(gateway, caller)
@@ -144,7 +144,7 @@ async def test_a_phone_is_paired_listed_renamed_and_revoked(
         assert (await phone.get("/v1/approvals")).status_code == 401
 
 
-async def test_this_machine_signs_what_it_decides_once_it_is_a_device(
+async def test_this_machine_signs_decisions_once_it_is_a_device(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
 ) -> None:
     added = await run_command(gateway, "devices", "add-this", "laptop", "--json")
@@ -153,7 +153,7 @@ async def test_this_machine_signs_what_it_decides_once_it_is_a_device(
     assert kept.stat().st_mode & 0o077 == 0
     view = await ask(gateway, caller, "critical")
     action, digest = str(view["actionId"]), str(view["digest"])
-    # From the first device on a bearer alone is not enough: without its key this machine is refused.
+    # From the first device on, a bearer token alone is not enough: without its key this machine is refused.
     aside = kept.rename(kept.with_suffix(".aside"))
     refused = await run_command(gateway, "approvals", "allow", action, "--digest", digest)
     assert refused.status == ExitStatus.FORBIDDEN
@@ -165,7 +165,7 @@ async def test_this_machine_signs_what_it_decides_once_it_is_a_device(
     kept.unlink()
 
 
-async def test_an_inbox_in_a_terminal_shows_what_comes_and_answers_by_keys(
+async def test_inbox_in_a_terminal_shows_new_approvals_and_answers_by_keys(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
 ) -> None:
     first = await ask(gateway, caller)
@@ -208,7 +208,7 @@ async def test_an_inbox_in_a_terminal_shows_what_comes_and_answers_by_keys(
         os.write(terminal, b"yes\r")
         await see("allowed by owner")
         assert await read_state(gateway, grave) == "allowed"
-        # Answered elsewhere: it goes from this screen too, with the name of who did.
+        # Answered elsewhere: the approval leaves this screen too, and the name of the decider is shown.
         other = await ask(gateway, caller)
         forget()
         await see(r"1 open")
@@ -219,12 +219,12 @@ async def test_an_inbox_in_a_terminal_shows_what_comes_and_answers_by_keys(
         assert watch.returncode == ExitStatus.DONE
 
 
-async def test_without_a_terminal_there_is_a_line_for_each_question(
+async def test_without_a_terminal_each_approval_is_a_line(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
 ) -> None:
     view = await ask(gateway, caller)
-    told = await run_command(gateway, "approvals", "watch", "--once", "--json")
-    lines = [orjson.loads(line) for line in told.lines]
+    reported = await run_command(gateway, "approvals", "watch", "--once", "--json")
+    lines = [orjson.loads(line) for line in reported.lines]
     assert [(one["inbox"], one["question"]["actionId"]) for one in lines] == [
         ("open", view["actionId"])
     ]

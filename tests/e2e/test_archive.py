@@ -1,4 +1,4 @@
-"""Sessions that are over leave the engine while the gateway works, is killed and goes on; nobody who reads notices."""
+"""Ended sessions leave the engine while the gateway works, is killed and restarts; readers see no difference."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from tests.support.webhook_receiver import WebhookReceiver
 pytestmark = pytest.mark.anyio
 AT_ONCE = {"memory": "1s"}
 PAUSES_S = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
-"""A look comes once a second: kills fall before it, beside it and behind it."""
+"""The archive is scanned every second: kills happen before, during and after a scan."""
 TEXTS = ("hello", "chunks 3", "big", "two-artifacts", "fail", "message well")
 
 
 def has_left_all(gateway: GatewayProcess) -> bool:
-    """Whether no session with a task is in the engine; the homes of people stay."""
+    """Whether no session with a task is in the engine; home sessions stay."""
     return count_stored(gateway) == (0, 0, 0)
 
 
@@ -50,7 +50,7 @@ def is_gone(pid: int) -> bool:
 
 
 async def read_all(caller: Caller, tasks: list[Answer]) -> list[Answer]:
-    """What its caller and an operator read of each task."""
+    """What the caller and an operator read of each task."""
     found: list[Answer] = []
     for task in tasks:
         record = await caller.read_record(task["id"])
@@ -61,7 +61,7 @@ async def read_all(caller: Caller, tasks: list[Answer]) -> list[Answer]:
 
 
 def leave_out(found: list[Answer]) -> list[Answer]:
-    """The same without what records say of the archive."""
+    """The same without the archive marks of records."""
     away = {"archive", "archived"}
     return [{name: value for name, value in one.items() if name not in away} for one in found]
 
@@ -77,7 +77,7 @@ async def test_every_read_of_the_demo_is_the_same_once_its_sessions_have_left(
     assert changed == {}
 
 
-async def test_what_is_over_leaves_memory_and_is_read_as_before(tmp_path: Path) -> None:
+async def test_ended_sessions_leave_memory_and_are_read_as_before(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: peer.url}, retention=AT_ONCE) as gateway,
@@ -119,36 +119,36 @@ async def test_a_kill_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) ->
         run_gateway(tmp_path, {AGENT: peer.url}, retention=AT_ONCE) as gateway,
         open_caller(gateway) as caller,
     ):
-        told: dict[str, Answer] = {}
+        reported: dict[str, Answer] = {}
         contexts: list[str] = []
         for pause_s in PAUSES_S:
             for context in contexts[-2:]:
                 task = await caller.send("hello", contextId=context)
-                told[task["id"]] = task
+                reported[task["id"]] = task
             for text in ("hello", "chunks 3", "big"):
                 task = await caller.send(text)
-                told[task["id"]] = task
+                reported[task["id"]] = task
                 contexts.append(task["contextId"])
             await asyncio.sleep(pause_s)
             engine = find_engine_pid(gateway)
             gateway.kill()
             await wait_until(partial(is_gone, engine), 10, "its engine has ended")
             await gateway.start()
-        for name, task in told.items():
+        for name, task in reported.items():
             assert await caller.get_task(name) == task
         await wait_until(lambda: has_left_all(gateway), 20, "all have left")
-        for name, task in told.items():
+        for name, task in reported.items():
             assert await caller.get_task(name) == task
         listed = await caller.call("ListTasks", {"pageSize": 100})
-        assert sorted(one["id"] for one in listed["tasks"]) == sorted(told)
+        assert sorted(one["id"] for one in listed["tasks"]) == sorted(reported)
         report = await run_verify(Settings(data_dir=gateway.data_dir), rebuild=True)
         assert report.lines == []
         assert report.archived == len(contexts)
 
 
 @pytest.mark.requirement("CHN-3")
-async def test_devices_follow_a_conversation_that_leaves_and_comes_back(tmp_path: Path) -> None:
-    """One that stays, one whose network goes while the session is away, one that comes later."""
+async def test_devices_follow_a_conversation_that_is_archived_and_revived(tmp_path: Path) -> None:
+    """One that stays connected, one that loses its network while the session is archived, one that connects later."""
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: peer.url}, retention=AT_ONCE) as gateway,
@@ -188,7 +188,9 @@ def has_event_of(device: DemoDevice, stream: str, facade: str) -> bool:
     )
 
 
-async def test_what_has_left_is_told_to_a_webhook_and_can_be_written_to(tmp_path: Path) -> None:
+async def test_archived_session_is_delivered_to_a_webhook_and_accepts_messages(
+    tmp_path: Path,
+) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         WebhookReceiver() as receiver,
@@ -203,18 +205,18 @@ async def test_what_has_left_is_told_to_a_webhook_and_can_be_written_to(tmp_path
         params = caller.write("chunks 3")
         config: JsonObject = {"id": "mine", "url": receiver.url}
         params["configuration"] = {"taskPushNotificationConfig": config}
-        told = (await caller.call("SendMessage", params))["task"]
+        reported = (await caller.call("SendMessage", params))["task"]
         failed = await caller.send("fail")
         await wait_until(lambda: has_left_all(gateway), 20, "sessions with a webhook leave as well")
-        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": reported["id"]})
         assert [one["id"] for one in listed["configs"]] == ["mine"]
-        made: JsonObject = {"taskId": told["id"], "id": "other", "url": receiver.url}
+        made: JsonObject = {"taskId": reported["id"], "id": "other", "url": receiver.url}
         await caller.call("CreateTaskPushNotificationConfig", made)
         await wait_until(lambda: has_left_all(gateway), 20, "it has left once more")
-        gone: JsonObject = {"taskId": told["id"], "id": "mine"}
+        gone: JsonObject = {"taskId": reported["id"], "id": "mine"}
         await caller.call("DeleteTaskPushNotificationConfig", gone)
         await wait_until(lambda: has_left_all(gateway), 20, "and again")
-        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": reported["id"]})
         assert [one["id"] for one in listed["configs"]] == ["other"]
         assert receiver.notices
         retried = await caller.http.post(

@@ -1,4 +1,4 @@
-"""Bad input at every edge of a running gateway: a typed error each, and nothing is written."""
+"""Bad input at every edge of a running gateway: each gets a typed error, and nothing is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 async def nothing_written(gateway: GatewayProcess) -> AsyncGenerator[None]:
-    """Whatever a test here sends, the store has the same sessions, tasks and events afterwards."""
+    """After each test the store has the same sessions, tasks and events as before."""
     before = count_stored(gateway)
     yield
     assert count_stored(gateway) == before
@@ -32,7 +32,7 @@ async def nothing_written(gateway: GatewayProcess) -> AsyncGenerator[None]:
 
 @pytest.fixture
 async def stranger(gateway: GatewayProcess) -> AsyncGenerator[Caller]:
-    """The owner, where no peer is needed."""
+    """The owner, for tests without a peer."""
     async with open_caller(gateway) as opened:
         yield opened
 
@@ -127,7 +127,7 @@ async def open_greeted(channel: RawChannel, gateway: GatewayProcess) -> RawChann
     return channel
 
 
-async def test_cursor_that_is_none_is_refused_by_name(gateway: GatewayProcess) -> None:
+async def test_invalid_cursor_is_refused_by_name(gateway: GatewayProcess) -> None:
     async with open_channel(gateway.url) as opened:
         channel = await open_greeted(opened, gateway)
         await channel.send({"t": "sub", "s": "inbox", "c": "nonsense"})
@@ -142,21 +142,21 @@ async def test_cursor_of_another_history_is_answered_with_a_gap(gateway: Gateway
         assert (await channel.expect("snap"))["d"]["pending"] == []
 
 
-async def test_stream_of_nobody_is_not_found(gateway: GatewayProcess) -> None:
+async def test_unknown_stream_is_not_found(gateway: GatewayProcess) -> None:
     async with open_channel(gateway.url) as opened:
         channel = await open_greeted(opened, gateway)
         await channel.send({"t": "sub", "s": "session:se_12kgxjfjts05dv41w5tqg7pjatrt"})
         assert (await channel.expect("error"))["code"] == "not_found"
 
 
-async def test_frame_over_the_limit_closes_for_good(gateway: GatewayProcess) -> None:
+async def test_frame_over_the_limit_closes_permanently(gateway: GatewayProcess) -> None:
     async with open_channel(gateway.url) as opened:
         channel = await open_greeted(opened, gateway)
         await channel.send_text("x" * 70_000)
         assert await channel.read_close() in {1009, 4513}
 
 
-async def test_frame_that_is_no_frame_closes_for_good(gateway: GatewayProcess) -> None:
+async def test_invalid_frame_closes_permanently(gateway: GatewayProcess) -> None:
     async with open_channel(gateway.url) as opened:
         channel = await open_greeted(opened, gateway)
         await channel.send_text("{this is not JSON")
@@ -164,7 +164,7 @@ async def test_frame_that_is_no_frame_closes_for_good(gateway: GatewayProcess) -
 
 
 @pytest.mark.requirement("CHN-11")
-async def test_turn_on_a_socket_that_nobody_greeted_writes_nothing(gateway: GatewayProcess) -> None:
+async def test_turn_on_a_socket_without_a_hello_writes_nothing(gateway: GatewayProcess) -> None:
     turn: JsonObject = {
         "t": "rpc",
         "id": "1",
@@ -181,7 +181,7 @@ async def test_turn_on_a_socket_that_nobody_greeted_writes_nothing(gateway: Gate
         assert await channel.read_close() == 4500
 
 
-async def test_busy_port_is_said_before_anything_is_started(gateway: GatewayProcess) -> None:
+async def test_busy_port_is_reported_before_anything_is_started(gateway: GatewayProcess) -> None:
     data_dir = gateway.folder / "elsewhere"
     flags = ["--port", str(gateway.port), "--data-dir", str(data_dir)]
     done = subprocess.run(
@@ -197,7 +197,7 @@ async def test_busy_port_is_said_before_anything_is_started(gateway: GatewayProc
     assert not (data_dir / "appendonlydir").exists()
 
 
-async def test_refused_socket_and_caller_that_leaves_in_its_body_are_no_errors_of_ours(
+async def test_refused_socket_and_aborted_body_are_no_server_errors(
     gateway: GatewayProcess,
 ) -> None:
     address = urlsplit(gateway.url).netloc.split(":")

@@ -1,4 +1,4 @@
-"""``passerelle schedules`` and ``passerelle jobs`` against a gateway that runs, with a real agent behind it."""
+"""``passerelle schedules`` and ``passerelle jobs`` against a running gateway with a real agent."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def test_a_schedule_is_created_run_held_and_deleted(
     await wait_until(has_run, 20, "the schedule has run")
     assert peer.texts == ["echo read the tide"]
     for verb, expected in (("pause", "paused"), ("resume", "active"), ("delete", "deleted")):
-        told = (await run_command(gateway, "schedules", verb, schedule)).lines
-        assert told[0].split("  ")[:2] == [schedule, expected]
+        reported = (await run_command(gateway, "schedules", verb, schedule)).lines
+        assert reported[0].split("  ")[:2] == [schedule, expected]
     steps = [
         line.split("  ")[2]
         for line in (await run_command(gateway, "schedules", "history", schedule)).lines
@@ -59,7 +59,7 @@ async def test_a_schedule_is_created_run_held_and_deleted(
     assert "cron" in wrong.err
 
 
-async def test_a_job_is_submitted_watched_and_tried_again(
+async def test_a_job_is_submitted_watched_and_retried(
     gateway: GatewayProcess, peer: ScriptedPeer, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines.txt"
@@ -90,15 +90,15 @@ async def test_a_job_is_submitted_watched_and_tried_again(
     assert len(peer.texts) == 4
 
 
-async def test_a_program_behind_a_pipe_gets_each_change_of_a_job_as_a_line_at_once(
+async def test_pipe_gets_each_change_of_a_job_as_a_line_at_once(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     peer.hold()
     words = ("submit", "Batch", AGENT, "--text", "echo one", "--text", "echo two")
     job = (await run_command(gateway, "jobs", *words)).lines[0].split("  ")[0]
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    reported = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     watching = await asyncio.create_subprocess_exec(
-        COMMAND, "jobs", "watch", job, "--json", *told, stdout=asyncio.subprocess.PIPE
+        COMMAND, "jobs", "watch", job, "--json", *reported, stdout=asyncio.subprocess.PIPE
     )
     assert watching.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""The agent behind NAT that the guide shows, by the words of the guide: it has no port, and is served all the same."""
+"""The guide's agent behind NAT, with the commands of the guide: it has no port, but is called."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def build(caller: Caller, what: str) -> list[str]:
     return [part["text"] for one in task["artifacts"] for part in one["parts"]]
 
 
-async def test_the_agent_of_the_guide_is_served_and_comes_back_after_a_kill(
+async def test_agent_of_the_guide_is_served_and_reconnects_after_a_kill(
     gateway: GatewayProcess,
 ) -> None:
     async with open_caller(gateway, "builder") as caller:
@@ -110,7 +110,7 @@ async def run_one(folder: Path, redis_url: str) -> AsyncGenerator[GatewayProcess
 
 
 async def begin(caller: Caller, executor: CountingExecutor, count: int) -> Answer:
-    """A task that the agent is at work on."""
+    """A task that the agent works on."""
     task = await caller.begin("silent")
     await wait_until(lambda: executor.executed.total() == count, 10, "the agent is at work")
     return task
@@ -120,7 +120,7 @@ async def begin(caller: Caller, executor: CountingExecutor, count: int) -> Answe
 async def test_an_agent_outlives_the_gateways_that_it_dialled_into(
     tmp_path: Path, anyio_backend: str
 ) -> None:
-    """Told to go elsewhere by one, killed under it is another: its runs go where it goes, and are executed once."""
+    """One gateway drains, another is killed: the agent's runs move with it, and are executed once."""
     agent = Agent()
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(find_engine(None)))

@@ -1,4 +1,4 @@
-"""Devices that follow, lose their network and come back, against the whole product."""
+"""Devices that follow, lose their network and reconnect, against the whole product."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @contextlib.asynccontextmanager
 async def open_eager_device(url: str, token: str) -> AsyncGenerator[DemoDevice]:
-    """A device that connects again at once, so that a test may cut it often."""
+    """A device that reconnects at once, so that a test may cut it often."""
     address = f"{url.replace('http', 'ws', 1)}/v1/channel"
     async with ChannelClient(address, token=token, device="eager", jitter=lambda: 0.0) as client:
         device = DemoDevice("eager", client)
@@ -43,7 +43,7 @@ async def open_eager_device(url: str, token: str) -> AsyncGenerator[DemoDevice]:
 
 
 async def begin_held(caller: Caller, peer: ScriptedPeer, text: str) -> tuple[str, str]:
-    """A task whose peer waits after WORKING; its id and the stream of its session."""
+    """A task whose peer waits after WORKING; returns its id and the stream of its session."""
     peer.hold()
     peer.release(2)
     task = await caller.begin(text)
@@ -52,7 +52,7 @@ async def begin_held(caller: Caller, peer: ScriptedPeer, text: str) -> tuple[str
 
 
 @pytest.mark.requirement("CHN-3")
-async def test_device_that_is_cut_again_and_again_has_every_event_once(
+async def test_repeatedly_cut_device_has_every_event_once(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     chunks = CUTS * RELEASED
@@ -86,7 +86,7 @@ async def test_device_that_is_cut_again_and_again_has_every_event_once(
 
 
 @pytest.mark.requirement("CHN-9")
-async def test_task_goes_on_when_every_device_is_gone_and_its_result_waits(
+async def test_task_continues_without_devices_and_its_result_waits(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     task_id, stream = await begin_held(caller, peer, "chunks 3")
@@ -112,7 +112,7 @@ async def test_task_goes_on_when_every_device_is_gone_and_its_result_waits(
 
 
 @pytest.mark.requirement("CHN-13")
-async def test_frames_that_are_sent_again_after_a_reconnect_make_no_new_turn(
+async def test_frames_resent_after_a_reconnect_create_no_new_turn(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     turns: list[JsonObject] = [
@@ -151,7 +151,7 @@ async def is_completed(caller: Caller, task_id: str) -> bool:
 
 
 @pytest.mark.requirement("ID-14")
-async def test_device_sees_normalized_events_and_nothing_of_the_peer_s_own_ids(
+async def test_device_sees_normalized_events_without_the_peers_ids(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     known = set(peer.tasks)
@@ -165,13 +165,13 @@ async def test_device_sees_normalized_events_and_nothing_of_the_peer_s_own_ids(
         types = {str(event["type"]) for event in device.events[stream]}
         assert types <= {kind.value for kind in EventType}
         (native,) = set(peer.tasks) - known
-        told = orjson.dumps([without_names(event) for event in device.events[stream]])
-        assert native.encode() not in told
-        assert peer.tasks[native].context_id.encode() not in told
+        reported = orjson.dumps([without_names(event) for event in device.events[stream]])
+        assert native.encode() not in reported
+        assert peer.tasks[native].context_id.encode() not in reported
 
 
 def without_names(value: Json) -> Json:
-    """The event without the members whose purpose it is to name a remote task, context or message."""
+    """The event without the members that name a remote task, context or message."""
     if isinstance(value, dict):
         return {
             name: without_names(member)
@@ -181,7 +181,7 @@ def without_names(value: Json) -> Json:
     return [without_names(item) for item in value] if isinstance(value, list) else value
 
 
-async def test_a_link_is_not_compressed_though_its_client_asks_for_it(
+async def test_channel_is_not_compressed_on_request(
     gateway: GatewayProcess,
 ) -> None:
     url = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
@@ -189,7 +189,7 @@ async def test_a_link_is_not_compressed_though_its_client_asks_for_it(
         assert socket.protocol.extensions == []
 
 
-async def test_a_page_opens_a_channel_with_a_ticket_and_shows_no_bearer(
+async def test_page_opens_a_channel_with_a_ticket_and_no_bearer_token(
     gateway: GatewayProcess, caller: Caller
 ) -> None:
     page = gateway.url

@@ -1,4 +1,4 @@
-"""The installed command, as a shell sees it: what it prints, where, and how it ends."""
+"""The installed command in a shell: its output, streams and exit status."""
 
 import os
 import socket
@@ -41,11 +41,11 @@ COMMANDS: Final = (
     *("agents", "approvals", "deliveries", "devices", "evidence", "tasks", "sessions"),
 )
 OF_THIS_USER: Final = "contexts"
-"""Group whose verbs ask no gateway."""
+"""A group whose verbs call no gateway."""
 BESIDE_GATEWAYS: Final = {"token", "store"}
 """Groups whose verbs open the store themselves, as ``verify`` does."""
 ALONE: Final = {("evidence", "verify"), ("evidence", "checker")}
-"""Verbs that take neither a gateway nor settings."""
+"""Verbs without a gateway and settings."""
 
 
 def run(
@@ -137,7 +137,7 @@ def test_help_of_each_verb_has_a_short_line_and_an_example_of_itself() -> None:
 
 
 @pytest.mark.parametrize("group", ["tasks", "approvals", "store"])
-def test_a_group_alone_shows_what_it_has(tmp_path: Path, group: str) -> None:
+def test_group_alone_shows_its_verbs(tmp_path: Path, group: str) -> None:
     done = run(tmp_path, group)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == run(tmp_path, group, "--help").stdout
@@ -164,7 +164,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
-    # Asked without a shell around it, as a test runner may be: the shell is named and not looked for.
+    # Without a surrounding shell, as in a test runner: the shell is named and not detected.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     done = run(tmp_path, "--show-completion", "bash", variables=named)
     assert done.returncode == 0
@@ -197,7 +197,7 @@ def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
         (("jobs", "submit", "T", "echo"), "Invalid value for '--text': give a --text or --inputs"),
     ],
 )
-def test_command_that_is_none_ends_with_one_line_and_a_hint(
+def test_unknown_command_ends_with_one_line_and_a_hint(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = run(tmp_path, *arguments)
@@ -207,7 +207,7 @@ def test_command_that_is_none_ends_with_one_line_and_a_hint(
     assert lines[1].startswith("passerelle: hint: ")
 
 
-def test_check_says_everything_that_is_wrong_and_where(tmp_path: Path) -> None:
+def test_check_reports_every_error_with_its_location(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text(
         "prot: 1\nagents:\n  - name: Echo\n    url: ftp://h\n    retires: 3\n", encoding="utf-8"
     )
@@ -229,9 +229,7 @@ def test_check_says_everything_that_is_wrong_and_where(tmp_path: Path) -> None:
         ("port: [", "passerelle: error: config.yaml:1: is not YAML"),
     ],
 )
-def test_check_of_a_file_that_is_no_configuration(
-    tmp_path: Path, text: str | None, message: str
-) -> None:
+def test_check_of_an_invalid_file(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
     done = run(tmp_path, "check", "config.yaml")
@@ -239,18 +237,18 @@ def test_check_of_a_file_that_is_no_configuration(
     assert done.stderr.startswith(message)
 
 
-def test_check_takes_its_file_as_an_argument_or_a_flag_or_from_its_folder(tmp_path: Path) -> None:
+def test_check_reads_its_file_from_an_argument_a_flag_or_its_folder(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("prot: 1\n", "utf-8")
     calls = (("passerelle.yaml",), ("--config", "passerelle.yaml"), ("-c", "passerelle.yaml"), ())
-    told = [run(tmp_path, "check", *words) for words in calls]
-    for done in told:
+    reported = [run(tmp_path, "check", *words) for words in calls]
+    for done in reported:
         assert done.returncode == 2
         assert "passerelle.yaml:1: prot: is an unknown setting; did you mean port?" in done.stdout
 
 
-def test_check_names_the_agent_that_cannot_be_reached(tmp_path: Path) -> None:
+def test_check_names_the_unreachable_agent(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        # Bound and not listening: nobody answers there, and nobody else takes it meanwhile.
+        # Bound but not listening: connections are refused, and no other process takes the port.
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         (tmp_path / "c.yaml").write_text(
@@ -264,7 +262,7 @@ def test_check_names_the_agent_that_cannot_be_reached(tmp_path: Path) -> None:
     assert url in faults[0]
 
 
-def test_check_of_a_configuration_without_agents_says_how_to_add_one(tmp_path: Path) -> None:
+def test_check_of_a_configuration_without_agents_explains_how_to_add_one(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("port: 0\n", encoding="utf-8")
     done = run(tmp_path, "check", "c.yaml")
     assert done.returncode == 0
@@ -303,7 +301,7 @@ def test_signing_key_is_private_and_never_replaced(tmp_path: Path) -> None:
         (("--config", "absent.yaml"), "absent.yaml: cannot be read"),
     ],
 )
-def test_serve_refuses_settings_that_cannot_hold_before_it_starts_anything(
+def test_serve_refuses_invalid_settings_before_it_starts_anything(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = run(tmp_path, "serve", *arguments)
@@ -312,7 +310,7 @@ def test_serve_refuses_settings_that_cannot_hold_before_it_starts_anything(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_call_before_anything_was_started_says_what_to_start(tmp_path: Path) -> None:
+def test_call_without_a_gateway_names_the_command_to_start_it(tmp_path: Path) -> None:
     done = run(tmp_path, "call", "echo", "hello", "--data-dir", tmp_path / "data")
     assert (done.returncode, done.stdout) == (2, "")
     assert "does not exist yet: start `passerelle serve`" in done.stderr
@@ -326,7 +324,7 @@ def test_a_call_before_anything_was_started_says_what_to_start(tmp_path: Path) -
         ("tasks", "list", "--text", "caf\udce9"),
     ],
 )
-def test_argument_in_another_encoding_is_a_mistake_of_the_caller(
+def test_argument_in_another_encoding_is_a_usage_error(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     there = {"PASSERELLE_TOKEN": "psr_x", "PASSERELLE_URL": "http://127.0.0.1:9"}
@@ -343,7 +341,7 @@ def test_argument_in_another_encoding_is_a_mistake_of_the_caller(
         (b" \n\n", "lines.txt has no line that is not empty"),
     ],
 )
-def test_inputs_of_a_job_that_cannot_be_read_are_named(
+def test_unreadable_job_inputs_are_reported(
     tmp_path: Path, content: bytes | None, reason: str
 ) -> None:
     if content is not None:
@@ -353,14 +351,14 @@ def test_inputs_of_a_job_that_cannot_be_read_are_named(
     assert done.stderr == f"passerelle: error: --inputs: {reason}\n"
 
 
-def test_letters_that_the_terminal_does_not_have_are_escaped(tmp_path: Path) -> None:
+def test_letters_unsupported_by_the_terminal_are_escaped(tmp_path: Path) -> None:
     done = run(tmp_path, "check", "caf\u00e9.yaml", variables={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 2
     assert "caf\\xe9.yaml: cannot be read" in done.stderr
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_for_which_there_is_no_room_is_no_fault(tmp_path: Path, unbuffered: str) -> None:
+def test_output_to_a_full_disk_is_no_crash(tmp_path: Path, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         done = print_to(full, tmp_path, unbuffered)
     said = "standard output could not be written: No space left on device"
@@ -368,7 +366,7 @@ def test_output_for_which_there_is_no_room_is_no_fault(tmp_path: Path, unbuffere
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_nobody_reads_any_more_is_no_fault(tmp_path: Path, unbuffered: str) -> None:
+def test_output_to_a_closed_pipe_is_no_crash(tmp_path: Path, unbuffered: str) -> None:
     reads, writes = os.pipe()
     os.close(reads)
     with open(writes, "wb") as pipe:  # noqa: PTH123  a descriptor has no path
@@ -376,7 +374,7 @@ def test_output_that_nobody_reads_any_more_is_no_fault(tmp_path: Path, unbuffere
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_output_that_the_shell_has_closed_is_no_fault(tmp_path: Path) -> None:
+def test_closed_standard_output_is_no_crash(tmp_path: Path) -> None:
     words = (sys.executable, "-m", "passerelle", "version")
     done = subprocess.run(
         ("/bin/sh", "-c", '"$@" >&-', "sh", *words),
@@ -390,7 +388,7 @@ def test_output_that_the_shell_has_closed_is_no_fault(tmp_path: Path) -> None:
 
 
 def print_to(file: IO[bytes], folder: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
-    """``passerelle version`` with what it prints in a file; without ``unbuffered`` it is written at the end."""
+    """``passerelle version`` with its output in a file; without ``unbuffered`` it is written at the end."""
     return subprocess.run(
         (sys.executable, "-m", "passerelle", "version"),
         cwd=folder,
@@ -414,7 +412,7 @@ def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -
     )
 
 
-def test_dry_run_of_a_verification_says_that_it_wants_a_repair(tmp_path: Path) -> None:
+def test_dry_run_of_a_verification_requires_a_repair_option(tmp_path: Path) -> None:
     done = run(tmp_path, "verify", "--dry-run")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--repair" in done.stderr

@@ -1,4 +1,4 @@
-"""Gateways whose machine has the wrong time: what is stored, and what becomes due, follows the clock of the store."""
+"""Gateways with a wrong machine clock: stored times and due times follow the clock of the store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def true_ms() -> int:
 
 
 def read_due(server: Server, kind: str) -> list[int]:
-    """When the rows of a kind are due, in all shards."""
+    """The due times of the rows of one kind, in all shards."""
     found: list[int] = []
     for name in cast("list[bytes]", ask(server.url, "KEYS", "{*}:due")):
         rows = cast(
@@ -62,7 +62,7 @@ def read_events(server: Server, session: str) -> list[Answer]:
 
 
 async def look_at_clocks(caller: Caller) -> float:
-    """What a gateway says of its clock, by ``/readyz`` and by its metric: how far the store is ahead, in seconds."""
+    """The store's clock offset according to ``/readyz`` and the metric, in seconds."""
     ready = await caller.http.get("/readyz")
     assert ready.status_code == 200
     metrics = (await caller.http.get("/metrics")).text
@@ -77,7 +77,7 @@ def has_logged(gateway: GatewayProcess, event: str) -> bool:
     return f'"{event}"' in gateway.child.stderr_file.read_text("utf-8")
 
 
-async def test_deadlines_expiries_and_times_follow_the_store_whatever_the_machine_says(
+async def test_deadlines_expiries_and_times_follow_the_store_clock(
     tmp_path: Path,
 ) -> None:
     skews = {"right": 0.0, "ahead": SKEW_S, "behind": -SKEW_S}
@@ -108,7 +108,7 @@ async def test_deadlines_expiries_and_times_follow_the_store_whatever_the_machin
 
 
 async def judge_times(server: Server, caller: Caller, peer: ScriptedPeer) -> None:
-    """A run that never ends is ended in time, and a question says when it will."""
+    """A run that never ends is timed out in time, and an approval states its expiry."""
     peer.hold()
     peer.release(1)
     before_ms = true_ms()
@@ -140,7 +140,7 @@ async def judge_times(server: Server, caller: Caller, peer: ScriptedPeer) -> Non
 
 
 async def judge_one_stream(server: Server, callers: list[Caller]) -> None:
-    """A session to which all of them write: its times never go back, and all are true."""
+    """A session that all gateways write to: its times never decrease, and all are correct."""
     before_ms = true_ms()
     task = await callers[0].send("first")
     for caller in [*callers, *callers]:

@@ -1,7 +1,7 @@
-"""What a command loads: one that asks a running gateway loads nothing that only the gateway needs.
+"""The imports of a command: one that calls a running gateway imports no module that only the gateway needs.
 
-Judged by the modules that are there afterwards, and not by a time, which no machine has twice. Typer reads arguments by
-pydantic, so pydantic itself is no fault; a model of ours is.
+Checked by the loaded modules and not by time, which differs on each machine. Typer parses arguments with pydantic, so
+pydantic itself is allowed; models of this product are not.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ASKING: Final = (
     ("login",),
     ("logout", "local"),
 )
-"""At least one verb of every group that asks a gateway; whether it finds anything does not matter here."""
+"""At least one verb of every group that calls a gateway; its result does not matter."""
 NOT_ASKING: Final = frozenset(
     [
         "demo",
@@ -71,9 +71,9 @@ NOT_ASKING: Final = frozenset(
         "help",
     ]
 )
-"""What reads the settings or the store itself, or nothing at all."""
+"""Verbs that read the settings or the store, or nothing at all."""
 LIGHT: Final = ("cli", "client", "core", "protocol", "a2a_mapping", "runtime.common")
-"""Rooms that a command may load; of ``gateway`` what is named below."""
+"""Packages that a command may import; of ``gateway`` only the modules below."""
 OF_GATEWAY: Final = frozenset(
     {
         "gateway",
@@ -130,14 +130,14 @@ def is_heavy(module: str) -> bool:
     return bool(own) and own not in OF_GATEWAY and own != "runtime" and not light
 
 
-def test_every_group_is_asked_or_asks_nobody() -> None:
+def test_every_group_is_covered_or_calls_no_gateway() -> None:
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
     assert {words[0] for words in ASKING} | NOT_ASKING == set(root.commands)
 
 
 @pytest.mark.anyio
-async def test_a_command_that_asks_a_gateway_loads_no_gateway(tmp_path: Path) -> None:
+async def test_command_that_calls_a_gateway_imports_no_gateway(tmp_path: Path) -> None:
     async with run_gateway(tmp_path, {"echo": "http://127.0.0.1:9"}) as gateway:
         own = ("--config", str(tmp_path / "passerelle.yaml"), "--data-dir", str(gateway.data_dir))
         words = [_complete(one, gateway.url, own) for one in ASKING]
@@ -155,9 +155,9 @@ async def test_a_command_that_asks_a_gateway_loads_no_gateway(tmp_path: Path) ->
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    for asked, (status, told, modules) in zip(ASKING, json.loads(done.stdout), strict=True):
-        assert status in {0, 2, 7}, (asked, told)
-        assert "no gateway responds" not in cast("str", told), asked
+    for asked, (status, reported, modules) in zip(ASKING, json.loads(done.stdout), strict=True):
+        assert status in {0, 2, 7}, (asked, reported)
+        assert "no gateway responds" not in cast("str", reported), asked
         assert [one for one in cast("list[str]", modules) if is_heavy(one)] == [], asked
 
 

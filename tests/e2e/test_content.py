@@ -1,4 +1,4 @@
-"""What a peer sends arrives as it was sent, however large or strange; what is stored stays small."""
+"""Content of a peer arrives unchanged, however large or unusual; stored records stay small."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from tests.support.scripted_peer import ScriptedPeer
 from tests.support.scripted_tasks import Turn
 
 ENVELOPE: Final = 2_048
-"""Room for the ids around a payload that is as large as it may be."""
+"""Space for the ids around a payload of maximum size."""
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("ID-16")
-async def test_media_type_that_nobody_knows_arrives_byte_for_byte(
-    caller: Caller, peer: ScriptedPeer
-) -> None:
+async def test_unknown_media_type_arrives_byte_for_byte(caller: Caller, peer: ScriptedPeer) -> None:
     content = bytes(range(256)) * 40
     parts: list[Json] = [
         {

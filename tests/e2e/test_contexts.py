@@ -1,4 +1,4 @@
-"""Logging in to a gateway, short ids and forms of output, as a user of another machine has them."""
+"""Login to a gateway, short ids and output formats, as a user on another machine sees them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.processes import run_gateway
 from tests.support.terminal import open_terminal, read_screen
 from tests.support.waiting import wait_until
 
-# Many programs are started one after another, each of which may have to wait for others.
+# Many programs start one after another, and each may have to wait for others.
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 
 
 async def run(home: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """A command of a user who has nothing but a HOME."""
+    """A command of a user with nothing but a HOME."""
     return await asyncio.to_thread(_run, home, words, stdin)
 
 
@@ -42,17 +42,17 @@ def _run(home: Path, words: tuple[str, ...], stdin: str) -> subprocess.Completed
 
 
 async def open_in_terminal(gateway: GatewayProcess, *words: str) -> str:
-    """What a command draws in a terminal, to its end."""
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    """The complete terminal output of a command."""
+    reported = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     drawn: list[str] = []
-    with open_terminal([str(COMMAND), *words, *told], gateway.folder) as (process, terminal):
+    with open_terminal([str(COMMAND), *words, *reported], gateway.folder) as (process, terminal):
         await wait_until(
             lambda: (read_screen(terminal, drawn), process.poll() is not None)[1], 60, "it ends"
         )
         return read_screen(terminal, drawn)
 
 
-async def test_whoever_has_logged_in_needs_no_flag(tmp_path: Path) -> None:
+async def test_logged_in_user_needs_no_flag(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     async with (

@@ -1,4 +1,4 @@
-"""More connections than descriptors, and descriptors that run out: callers and agents are served, and it is said."""
+"""More connections than file descriptors: callers and agents are served, and the shortage is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHIN_S: Final = 5.0
 
 @contextmanager
 def limit_descriptors(limit: int) -> Generator[None]:
-    """For what is started meanwhile; this process has enough open already."""
+    """Limits processes that are started meanwhile; this process may have more open already."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
@@ -42,7 +42,7 @@ def read_log(gateway: GatewayProcess) -> str:
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /agents/scripted HTTP/1.1\r\nHost: x\r\n"])
-async def test_callers_and_agents_are_reached_under_a_crowd_that_says_nothing(
+async def test_callers_and_agents_are_served_despite_many_silent_connections(
     tmp_path: Path, begun: bytes
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -72,7 +72,7 @@ async def test_callers_and_agents_are_reached_under_a_crowd_that_says_nothing(
         assert "Too many open files" not in read_log(gateway)
 
 
-async def test_gateway_without_descriptors_is_not_ready_and_says_why(tmp_path: Path) -> None:
+async def test_gateway_without_descriptors_is_not_ready_and_reports_why(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: peer.url}) as gateway,

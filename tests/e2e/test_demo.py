@@ -1,6 +1,6 @@
-"""The demo in the foreground, as somebody sees it who tries the product for the first time.
+"""The demo in the foreground, as a new user runs it.
 
-The story itself is played by ``make demo``.
+``make demo`` runs the story itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_command(said: str) -> str:
 
 
 def run_curl(command: str) -> Answer:
-    """Does what the line says; curl itself need not be there."""
+    """Sends the request of the printed line; curl need not be installed."""
     words = shlex.split(command.replace("\\\n", " "))
     named = list(itertools.pairwise(words))
     headers = dict(given.split(": ", 1) for flag, given in named if flag == "-H")
@@ -71,7 +71,7 @@ def find_children(pid: int) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_story_that_breaks_says_where_and_keeps_its_data(
+async def test_failed_story_reports_its_step_and_keeps_its_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def break_down(stage: Stage) -> None:
@@ -90,7 +90,7 @@ async def test_story_that_breaks_says_where_and_keeps_its_data(
 
 
 @pytest.mark.anyio
-async def test_wait_of_the_story_says_what_it_saw_last() -> None:
+async def test_timeout_of_the_story_reports_the_last_value() -> None:
     with pytest.raises(CheckFailed, match=r"a miracle: not within 0 s; last seen: \[\]"):
         await wait_for("a miracle", list, within_s=0.05)
 

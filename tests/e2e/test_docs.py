@@ -1,4 +1,4 @@
-"""What the documents show works: every configuration loads, every command exists, every request is answered."""
+"""The examples in the documents work: every configuration loads, every command exists, every request is answered."""
 
 import json
 import re
@@ -49,7 +49,7 @@ METRIC: Final = re.compile(r"^\| `(passerelle_[a-z0-9_]+)` \|", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced part of a document; ``name`` says where."""
+    """A fenced block of a document; ``name`` is its location."""
 
     name: str
     language: str
@@ -94,7 +94,7 @@ _ISSUERS: Final = (
 @pytest.mark.parametrize("block", read_blocks("yaml"), ids=name_block)
 def test_shown_configuration_loads_without_a_fault(block: Block, tmp_path: Path) -> None:
     config = tmp_path / "passerelle.yaml"
-    # A page shows the section that it is about; those whom it names stand in the `clients` of the whole file.
+    # A page shows only its own section; the clients that it names are in `clients` of the whole file.
     text = (
         block.text if re.search(r"^clients:", block.text, re.MULTILINE) else block.text + _CLIENTS
     )
@@ -122,7 +122,7 @@ def list_commands() -> dict[str, set[str]]:
 
 
 def find_unknown_words(command: str) -> Iterator[str]:
-    """What stands in a call and does not exist: the command itself, or a flag of it."""
+    """Words of a call that do not exist: the command itself, or a flag."""
     _, *words = shlex.split(command)
     if not words or words[0].startswith("-"):
         known = {
@@ -156,7 +156,7 @@ def test_unknown_commands_and_flags_are_found() -> None:
     assert list(find_unknown_words("passerelle --low")) == ["--low"]
 
 
-def test_shown_metrics_are_those_that_are_counted() -> None:
+def test_shown_metrics_exist() -> None:
     endpoint = SimpleNamespace(connections=0, find_lag=int)
     hub = SimpleNamespace(streams=0, ring_bytes=0)
     metrics = Metrics()
@@ -207,7 +207,7 @@ def test_tests_of_an_invariant_carry_its_mark() -> None:
             assert f'"{name}"' in (ROOT / path).read_text("utf-8"), f"{path} has no test of {name}"
 
 
-def test_shown_gaps_say_whether_what_a_client_has_is_still_true() -> None:
+def test_shown_gaps_state_whether_a_clients_state_is_valid() -> None:
     rows = re.findall(r"^\| `(\w+)` \| .* \| (\w+)", CHANNELS.read_text("utf-8"), re.MULTILINE)
     shown = {name: answer for name, answer in rows if answer in {"yes", "no", "perhaps"}}
     assert set(shown) == {reason.value for reason in GapReason}
@@ -216,7 +216,7 @@ def test_shown_gaps_say_whether_what_a_client_has_is_still_true() -> None:
     }
 
 
-def test_shown_close_codes_stand_on_the_side_of_their_range() -> None:
+def test_shown_close_codes_are_listed_with_their_range() -> None:
     text = CHANNELS.read_text("utf-8")
     rows = re.findall(r"^\| (\d{4}) \| .*? \| (\d{4})?", text, re.MULTILINE)
     assert len(rows) == 9
@@ -226,7 +226,7 @@ def test_shown_close_codes_stand_on_the_side_of_their_range() -> None:
     assert {code for code in again | stop if is_retryable(code)} == again
 
 
-def test_shown_question_is_read_and_the_shown_answer_names_it() -> None:
+def test_shown_approval_is_parsed_and_the_shown_answer_names_it() -> None:
     question, answer, *_ = (
         json.loads(block.text)
         for block in read_blocks("json")

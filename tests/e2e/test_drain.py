@@ -1,4 +1,4 @@
-"""An instance is told to end while many devices follow: all of them go on at the other one, with nothing lost."""
+"""An instance is drained while many devices follow: all continue at the other one without loss."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("CHN-3", "CHN-9", "I3", "I8")
-async def test_devices_of_an_instance_that_ends_go_on_at_the_other_with_nothing_lost(
+async def test_devices_of_a_drained_instance_continue_at_the_other_without_loss(
     tmp_path: Path,
 ) -> None:
     await play_drain(tmp_path, Numbers(following=60, lagging=0))
 
 
 @pytest.mark.requirement("CHN-4")
-async def test_devices_that_take_nothing_hold_up_neither_the_end_nor_the_others(
+async def test_stalled_devices_delay_neither_the_drain_nor_the_others(
     tmp_path: Path,
 ) -> None:
     await play_drain(tmp_path, Numbers(following=20, lagging=20), find_free_port())

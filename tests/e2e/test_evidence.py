@@ -1,4 +1,4 @@
-"""``passerelle evidence`` as it is used: exported by one, checked by another who has a file of Python and no more."""
+"""``passerelle evidence`` in use: exported by one person, checked by another with a single Python file."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ async def test_an_approval_is_exported_and_checked_without_the_gateway(
 
     await wait_until(is_over, 20, "the task is completed")
     file = tmp_path / "task.jsonl.gz"
-    told = await run_command(gateway, "evidence", "export", task, "--out", str(file))
-    assert told.status == 0, told.err
-    assert told.out.splitlines()[0] == f"{file}  {file.stat().st_size} bytes"
+    reported = await run_command(gateway, "evidence", "export", task, "--out", str(file))
+    assert reported.status == 0, reported.err
+    assert reported.out.splitlines()[0] == f"{file}  {file.stat().st_size} bytes"
     again = await run_command(gateway, "evidence", "export", task, "-o", str(file), "--json")
     assert (again.status, again.answer["repeated"]) == (0, True)
     key = (await run_command(gateway, "evidence", "key")).out.removeprefix("fingerprint: ").strip()
@@ -91,13 +91,13 @@ async def test_an_approval_is_exported_and_checked_without_the_gateway(
     assert file.read_bytes() == content
 
 
-async def test_replay_and_review_are_written_beside_it(
+async def test_replay_and_review_are_exported_with_it(
     gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller, tmp_path: Path
 ) -> None:
     task = (await caller.send("hello"))["id"]
     for kind, word in (("replay", "replay of task"), ("review", "review of task")):
         file = tmp_path / f"{kind}.jsonl.gz"
-        told = await run_command(gateway, "evidence", kind, task, "--out", str(file))
-        assert (told.status, word in told.out) == (0, True)
+        reported = await run_command(gateway, "evidence", kind, task, "--out", str(file))
+        assert (reported.status, word in reported.out) == (0, True)
     wrong = await run_command(gateway, "evidence", "export", "act_1")
     assert (wrong.status, "is not an id of a session" in wrong.err) == (ExitStatus.CALLER, True)

@@ -1,4 +1,4 @@
-"""``passerelle tasks explain`` says in one plain sentence what a task waits for, or why nobody knows how it ended."""
+"""``passerelle tasks explain`` states in one sentence what a task waits for, or why its outcome is unknown."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def explain(gateway: GatewayProcess, task_id: str, about: str) -> str:
-    """The one line of its kind."""
-    told = await run_command(gateway, "tasks", "explain", task_id)
-    (line,) = [line for line in told.lines if line.startswith(f"{about} ")]
+    """The only line of its kind."""
+    reported = await run_command(gateway, "tasks", "explain", task_id)
+    (line,) = [line for line in reported.lines if line.startswith(f"{about} ")]
     return line
 
 

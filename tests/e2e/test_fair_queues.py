@@ -1,4 +1,4 @@
-"""Turns that wait for agents at two gateways over one store: each caller is served as much as the others."""
+"""Turns that wait for agents at two gateways over one store: callers are served equally."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TURNS: Final = 8
 
 
 @pytest.mark.requirement("MK-6")
-async def test_callers_who_came_first_with_all_of_their_turns_are_served_as_the_others(
+async def test_callers_with_many_early_turns_are_served_like_the_others(
     tmp_path: Path,
 ) -> None:
-    """The small form of ``make queues``."""
+    """The short form of ``make queues``."""
     async with run_queue_site(tmp_path, 2, AGENTS, CALLERS) as site:
         flood = Flood(site, TURNS, probes=False)
         await flood.run()

@@ -1,4 +1,4 @@
-"""The first hour: a gateway with sample agents, what it says of itself, and a call that is one line."""
+"""The first hour: a gateway with sample agents, its output, and a call in one line."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.command import run_command
 from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
-# Many programs are started one after another, each of which may have to wait for others.
+# Many programs start one after another, and each may have to wait for others.
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
 @contextlib.asynccontextmanager
 async def serve(folder: Path, *flags: str) -> AsyncGenerator[tuple[Child, GatewayProcess]]:
-    """``passerelle serve`` with flags, and what commands need to reach it."""
+    """``passerelle serve`` with flags, and the options that commands need to reach it."""
     words = ("passerelle", "serve", "--port", "0", "--data-dir", str(folder / "data"), *flags)
     child = start("served", words, folder)
     try:
@@ -35,7 +35,7 @@ async def serve(folder: Path, *flags: str) -> AsyncGenerator[tuple[Child, Gatewa
         await child.stop()
 
 
-async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
+async def test_sample_agents_start_at_once_and_the_printed_line_calls_one(
     tmp_path: Path,
 ) -> None:
     async with serve(tmp_path, "--demo-agents") as (child, gateway):
@@ -62,14 +62,14 @@ async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
         assert "from a pipe" in as_json.out
 
 
-async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Path) -> None:
+async def test_root_lists_its_resources_for_programs_and_people(tmp_path: Path) -> None:
     async with serve(tmp_path) as (_, gateway), httpx.AsyncClient(base_url=gateway.url) as http:
         answer = await http.get("/")
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "application/json"
         links: dict[str, str] = answer.json()["links"]
         assert {"metrics", "openapi", "asyncapi", "readiness"} <= links.keys()
-        # Over the same connection once more: heads that came before are known.
+        # Over the same connection again: heads seen before are cached.
         assert (await http.get("/")).json()["links"] == links
         for path in links.values():
             found = await http.get(path)
@@ -88,7 +88,7 @@ async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Pa
             assert elsewhere.json()["detail"].endswith("GET / lists the entry points")
 
 
-async def test_agent_that_asks_is_shown_with_the_command_that_decides_it(tmp_path: Path) -> None:
+async def test_approval_is_shown_with_the_command_that_decides_it(tmp_path: Path) -> None:
     async with serve(tmp_path, "--demo-agents") as (child, gateway):
         await child.read_line("try: ")
         asked = await run_command(gateway, "call", "payments", "pay 5")
@@ -98,13 +98,13 @@ async def test_agent_that_asks_is_shown_with_the_command_that_decides_it(tmp_pat
         task, *_ = asked.err.split()
         hint = asked.err.splitlines()[-1]
         assert "allow or deny decides it" in hint
-        # Words decide nothing, and what is said then says so again.
+        # A text message decides nothing, and its answer states that.
         again = await run_command(gateway, "call", "payments", "--task", task, "yes")
         assert again.err.splitlines()[-1] == hint
         _, _, shown = hint.partition("passerelle approvals show ")
         action = shown.split()[0]
-        told = await run_command(gateway, "approvals", "show", action)
-        digest = next(line.split()[1] for line in told.out.splitlines() if "digest" in line)
+        reported = await run_command(gateway, "approvals", "show", action)
+        digest = next(line.split()[1] for line in reported.out.splitlines() if "digest" in line)
         decided = await run_command(gateway, "approvals", "allow", action, "--digest", digest)
         assert decided.status == 0
 
@@ -115,7 +115,7 @@ async def test_agent_that_asks_is_shown_with_the_command_that_decides_it(tmp_pat
         await wait_until(is_paid, 20, "the bill is paid")
 
 
-async def test_what_is_not_there_has_a_status_of_its_own(tmp_path: Path) -> None:
+async def test_not_found_has_its_own_exit_status(tmp_path: Path) -> None:
     async with serve(tmp_path, "--demo-agents") as (_, gateway):
         for words in (
             ("call", "nobody", "hello"),
@@ -129,7 +129,7 @@ async def test_what_is_not_there_has_a_status_of_its_own(tmp_path: Path) -> None
             assert "there is no " in done.err, words
 
 
-async def test_agents_that_are_away_are_named_with_the_reason(tmp_path: Path) -> None:
+async def test_unreachable_agents_are_named_with_the_reason(tmp_path: Path) -> None:
     port = find_free_port()
     config = tmp_path / "passerelle.yaml"
     agents = [{"name": "builder", "url": f"http://127.0.0.1:{port}"}]
@@ -149,7 +149,7 @@ async def test_agents_that_are_away_are_named_with_the_reason(tmp_path: Path) ->
         assert "try: " not in said
 
 
-async def test_agents_of_the_configuration_go_before_sample_agents_of_their_names(
+async def test_configured_agents_override_sample_agents_of_the_same_name(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "passerelle.yaml"
@@ -159,7 +159,7 @@ async def test_agents_of_the_configuration_go_before_sample_agents_of_their_name
         line = await child.read_line("try: ")
         assert line.startswith(f"try: passerelle call report hello --config {config}")
         assert "unavailable: agent echo: " in child.stdout_file.read_text("utf-8")
-        # A reload reads the file again; agents that were started beside it stay.
+        # A reload reads the file again; agents that were started with it stay.
         config.write_text(yaml.safe_dump({"agents": [], "log_level": "warning"}), "utf-8")
 
         async def is_taken() -> bool:

@@ -1,4 +1,4 @@
-"""The streams of lists and results over a gateway that is killed: what a cursor is followed by is complete."""
+"""Streams of lists and results while the gateway is killed: reading from a cursor misses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an owner has is forgotten beside a gateway that runs: no file has anything of it, and all of others stays."""
+"""Erasure of an owner next to a running gateway: no file contains the owner's data, and data of others stays."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ PLACES = (
     "said",
     "failed",
 )
-"""Where a marker goes in each round."""
+"""The places of a marker in each round."""
 
 
 @dataclass(slots=True)
 class Person:
-    """Somebody who leaves a marker wherever content can be."""
+    """A person with a marker in every kind of content."""
 
     name: str
     caller: Caller
@@ -72,23 +72,23 @@ class Person:
     markers: list[str] = field(default_factory=list[str])
 
     def mark(self, place: str) -> str:
-        """A text that stands nowhere else."""
+        """A text that is unique to that place."""
         self.markers.append(f"marker-{self.name}-{place}-{len(self.markers)}-zq")
         return self.markers[-1]
 
     async def work(self) -> None:
-        """One of each."""
+        """Creates one item of each kind."""
         http = self.caller.http
         params = self.caller.write(f"hello {self.mark('text')}")
         message = cast("JsonObject", params["message"])
         message["metadata"] = {"note": self.mark("metadata")}
         config: JsonObject = {"id": "mine", "url": f"{self.hook}/{self.mark('hook')}"}
         params["configuration"] = {"taskPushNotificationConfig": config}
-        told = (await self.caller.call("SendMessage", params))["task"]
+        reported = (await self.caller.call("SendMessage", params))["task"]
         await self.caller.send(f"hello {self.mark('long')} {'x' * 20_000}")
         await self.caller.send(f"two-artifacts {self.mark('artifact')}")
         await self.caller.send(f"fail {self.mark('failed')}")
-        session = (await self.caller.read_record(told["id"]))["sessionId"]
+        session = (await self.caller.read_record(reported["id"]))["sessionId"]
         named = await http.patch(
             f"/v1/sessions/{session}",
             json={"title": self.mark("title"), "labels": {"of": self.mark("label")}},
@@ -98,7 +98,7 @@ class Person:
         await self.answer(self.mark("asked"), self.mark("said"))
 
     async def answer(self, title: str, reason: str) -> None:
-        """A question with a marker, and an answer with one."""
+        """An approval with a marker, and an answer with one."""
         task = await self.caller.send(asks("medium", f"act_{len(self.markers)}", title=title))
         pending = (await self.caller.read("/v1/approvals"))["pending"]
         body = cast("dict[str, Any]", make_answer(pending[0])) | {"comment": reason}
@@ -122,13 +122,13 @@ def describe_person(name: str) -> dict[str, object]:
 
 
 def find_markers(folder: Path, markers: list[str]) -> set[str]:
-    """Those that stand in any file of a folder."""
+    """The markers that are in any file of a folder."""
     contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     return {one for one in markers if any(one.encode() in content for content in contents)}
 
 
 async def find_readable(folder: Path, markers: list[str]) -> set[str]:
-    """Those that can be read of sessions, wherever these are, or stand in a file."""
+    """The markers in readable sessions, wherever these are stored, or in a file."""
     parts = list[bytes]()
     async with reach_store(Settings(data_dir=folder / "data")) as store:
         archived = set(await store.archive.list_sessions(ALL_SHARDS))
@@ -154,7 +154,7 @@ def forget(folder: Path, name: str | None, *flags: str) -> subprocess.CompletedP
 
 
 @pytest.mark.requirement("FGT-1")
-async def test_markers_of_the_forgotten_are_nowhere_and_of_others_everywhere(
+async def test_erased_markers_are_gone_and_those_of_others_stay(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -201,11 +201,11 @@ async def test_markers_of_the_forgotten_are_nowhere_and_of_others_everywhere(
 
 AWAY = "http://127.0.0.1:9"
 KILLS = 3
-"""Processes that are killed, evenly over all that forgetting changes; the contract tests stop at each."""
+"""The processes are killed at evenly spread changes; the contract tests stop at each change."""
 
 
 @pytest.mark.requirement("FGT-2")
-async def test_whoever_is_killed_leaves_what_the_next_call_ends(tmp_path: Path) -> None:
+async def test_killed_erasure_is_completed_by_the_next_call(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         WebhookReceiver() as receiver,
@@ -233,7 +233,7 @@ async def test_whoever_is_killed_leaves_what_the_next_call_ends(tmp_path: Path) 
         name = f"killed-{step}"
         killed = await forget_until(tmp_path, name, step)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        # The engine of a process that was killed ends by itself; whoever comes next waits for it.
+        # The engine of a killed process exits by itself; the next process waits for it.
         done = await forget_until(tmp_path, name, 1_000_000, is_again=True)
         assert done.returncode == 0, done.stderr
         assert find_markers(tmp_path / name, markers) == set(), step
@@ -255,10 +255,10 @@ def has_left(gateway: GatewayProcess) -> bool:
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_markers_of_what_is_old_are_nowhere_and_of_what_is_young_everywhere(
+async def test_markers_of_old_sessions_are_gone_and_of_young_ones_stay(
     tmp_path: Path,
 ) -> None:
-    """Of two owners, each with old and young sessions; then the same from copies, by processes that are killed."""
+    """Two owners with old and young sessions; then the same on copies, with processes that are killed."""
     async with (
         ScriptedPeer(AGENT) as peer,
         WebhookReceiver() as receiver,
@@ -297,7 +297,7 @@ async def test_markers_of_what_is_old_are_nowhere_and_of_what_is_young_everywher
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_whoever_is_killed_with_what_is_old_leaves_what_the_next_call_ends(
+async def test_killed_erasure_of_old_sessions_is_completed_by_the_next_call(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -321,7 +321,7 @@ async def test_whoever_is_killed_with_what_is_old_leaves_what_the_next_call_ends
     begun = await forget_until(tmp_path, "counted", 1_000_000, what=before)
     assert begun.returncode == 0, begun.stderr
     changes = int(begun.stdout.split()[-1])
-    # Sessions are out of the engine behind the first third, and frames are erased in the last one.
+    # Sessions leave the engine after the first third, and frames are erased in the last one.
     for step in (changes // 3, changes - changes // 4):
         name = f"killed-{step}"
         killed = await forget_until(tmp_path, name, step, what=before)
@@ -336,7 +336,7 @@ async def test_whoever_is_killed_with_what_is_old_leaves_what_the_next_call_ends
 async def forget_until(
     folder: Path, name: str, step: int, *, what: str = "ada", is_again: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Forgets in a copy of the data directory, and is killed before a change."""
+    """Erases data in a copy of the data directory, and is killed before a change."""
     if not is_again:
         shutil.copytree(folder / "data", folder / name)
     words = (sys.executable, "-m", "tests.support.killed_forgetting", folder / name, what, step)

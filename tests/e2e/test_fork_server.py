@@ -1,4 +1,4 @@
-"""A gateway that was forked is one that was started: its status, its environment, its folder, and what it leaves."""
+"""A forked gateway equals a started one in status, environment, folder and leftovers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.demo.processes import Child, GatewayProcess, start
 from tests.support.fork_server import ForkServer, find_starter
-from tests.support.leaks import look
+from tests.support.leaks import take_snapshot
 from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
@@ -27,7 +27,7 @@ async def wait_for_end(child: Child) -> int | None:
     ("words", "status"),
     [(("version",), 0), (("nothing",), 2), (("check", "nowhere.yaml"), 2)],
 )
-async def test_a_command_ends_as_a_process_of_its_own_does(
+async def test_command_exits_like_a_separate_process(
     fork_server: ForkServer, tmp_path: Path, words: tuple[str, ...], status: int
 ) -> None:
     forked = fork_server.start("forked", ("passerelle", *words), tmp_path)
@@ -44,7 +44,7 @@ async def test_a_forked_gateway_is_killed_and_stopped_as_any(
     await gateway.start()
     first = gateway.child
     assert first is not None
-    assert f"process {first.process.pid}" in look()
+    assert f"process {first.process.pid}" in take_snapshot()
     gateway.kill()
     assert first.process.returncode == -signal.SIGKILL
     assert not is_alive(first.process.pid)
@@ -53,10 +53,10 @@ async def test_a_forked_gateway_is_killed_and_stopped_as_any(
     await wait_until(lambda: not fork_server.list_processes(), 10, "the nursery has seen the end")
 
 
-async def test_its_environment_is_what_it_is_given_and_no_more(
+async def test_its_environment_is_exactly_the_given_one(
     fork_server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Set after the nursery began; a setting of whoever runs the tests is not for a gateway.
+    # Set after the fork server started; a setting of the user who runs the tests is not for a gateway.
     monkeypatch.setenv("PASSERELLE_LOG_LEVEL", "none")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("HOME")
@@ -68,12 +68,14 @@ async def test_its_environment_is_what_it_is_given_and_no_more(
     )
 
 
-async def test_whose_python_begins_differently_is_started(fork_server: ForkServer) -> None:
+async def test_gateway_with_other_python_startup_settings_is_started(
+    fork_server: ForkServer,
+) -> None:
     assert find_starter(None) == find_starter({"PASSERELLE_PORT": "1"}) == fork_server.start
     assert find_starter({"PYTHONPATH": os.curdir}) is start
 
 
-async def test_limits_of_whoever_starts_it_are_its_own(
+async def test_it_inherits_the_limits_of_its_starter(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

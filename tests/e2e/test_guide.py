@@ -1,4 +1,4 @@
-"""The guide is played as it is written: its requests against a gateway with sample agents, its program as a process."""
+"""Runs the guide as written: its requests against a gateway with sample agents, its program as a process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTA
 SHOWN_ADDRESS: Final = "http://127.0.0.1:8080"
 SHOWN_DIGEST: Final = "$DIGEST"
 
-# A whole answer, as a test reads it: members that are missing fail the test by themselves.
+# A whole answer, as tests read it: a missing member fails the test by itself.
 Answer = dict[str, Any]
 
 
@@ -54,7 +54,7 @@ def read_requests(path: Path) -> list[list[str]]:
 
 
 async def play(gateway: GatewayProcess, words: list[str], **values: str) -> Answer:
-    """Sends what a shown curl call would send; ``values`` are the variables of the shell and the digest."""
+    """Sends the request of a shown curl call; ``values`` are the shell variables and the digest."""
     known = {
         "$PASSERELLE_TOKEN": gateway.token,
         "$TOKEN": gateway.token,
@@ -84,7 +84,7 @@ async def open_harness(folder: Path) -> AsyncGenerator[GatewayProcess]:
 
 @contextlib.contextmanager
 def run_follower(folder: Path, gateway: GatewayProcess, stream: str) -> Generator[Path]:
-    """The program of the guide as a process; yields the file with what it prints."""
+    """The program of the guide as a process; yields the file with its output."""
     (program,) = read_blocks(GUIDE / "follow-from-a-device.md", "python")
     (folder / "follow.py").write_text(program, encoding="utf-8")
     write_client(folder)
@@ -110,7 +110,7 @@ def read_sequences(said: Path) -> list[int]:
 
 
 def read_saved(cursors: Path, stream: str) -> int:
-    """The sequence of the cursor that the program has kept, or 0."""
+    """The sequence of the cursor that the program has saved, or 0."""
     kept: dict[str, str] = json.loads(cursors.read_text("utf-8")) if cursors.exists() else {}
     return int(kept[stream].split(".")[1]) if stream in kept else 0
 
@@ -128,7 +128,7 @@ async def test_shown_requests_are_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_shown_question_is_asked_and_answered(tmp_path: Path) -> None:
+async def test_shown_approval_is_requested_and_answered(tmp_path: Path) -> None:
     ask, look, decide = read_requests(GUIDE / "answer-a-question.md")
     async with open_harness(tmp_path) as gateway:
         turn = await play(gateway, ask)
@@ -147,14 +147,14 @@ async def test_shown_question_is_asked_and_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_path: Path) -> None:
+async def test_shown_program_resumes_after_its_last_printed_event(tmp_path: Path) -> None:
     turn_request = read_requests(FIRST)[-1]
     async with open_harness(tmp_path) as gateway:
         turn = await play(gateway, turn_request)
         stream = f"session:{turn['sessionId']}"
 
         def has_taken(said: Path) -> bool:
-            """Whether the whole turn is printed, and the cursor of its last event is kept."""
+            """Whether the whole turn is printed, and the cursor of its last event is saved."""
             seen = read_sequences(said)
             done = "snapshot.updated" in said.read_text("utf-8")
             return done and read_saved(tmp_path / "cursors.json", stream) == max(seen)
@@ -174,7 +174,7 @@ async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_pa
 
 
 @pytest.mark.anyio
-async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wheel_alone(
+async def test_client_quickstart_follows_its_message_with_the_wheel_alone(
     tmp_path: Path,
 ) -> None:
     _approve, program = read_blocks(PROJECT / "README.md", "python")
@@ -196,7 +196,7 @@ async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wh
 
 
 @pytest.mark.anyio
-async def test_quickstart_of_the_api_client_has_a_payment_allowed_by_the_wheel_alone(
+async def test_api_client_quickstart_gets_a_payment_approved_with_the_wheel_alone(
     tmp_path: Path,
 ) -> None:
     program, _send = read_blocks(PROJECT / "README.md", "python")

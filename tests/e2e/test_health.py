@@ -1,4 +1,4 @@
-"""``passerelle health``: what a container, a service and a script ask, and the status that they act on."""
+"""``passerelle health``: the check of containers, services and scripts, and its exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON = "application/json"
 
 
 async def ask_health(folder: Path, *flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """As a container asks: a process of its own, in the folder of the configuration."""
+    """As a container does: a separate process, in the folder of the configuration."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PASSERELLE_")}
     return await asyncio.to_thread(
         subprocess.run,
@@ -33,7 +33,7 @@ async def ask_health(folder: Path, *flags: str, **environ: str) -> subprocess.Co
     )
 
 
-async def test_a_gateway_is_healthy_while_it_takes_work(tmp_path: Path) -> None:
+async def test_gateway_is_healthy_while_it_accepts_work(tmp_path: Path) -> None:
     async with run_gateway(tmp_path, {}) as gateway:
         port = str(gateway.port)
         ready = await ask_health(tmp_path, PASSERELLE_PORT=port)
@@ -41,7 +41,7 @@ async def test_a_gateway_is_healthy_while_it_takes_work(tmp_path: Path) -> None:
         live = await ask_health(tmp_path, "--live", "--url", gateway.url)
         assert live.returncode == 0
         assert live.stdout.splitlines()[0] == "ok"
-        # No token and no data directory is looked for: a health check may be anybody's.
+        # It reads no token and no data directory: any user may run a health check.
         elsewhere = await ask_health(Path("/"), PASSERELLE_URL=gateway.url)
         assert elsewhere.returncode == 0
     gone = await ask_health(tmp_path, PASSERELLE_PORT=port)
@@ -59,40 +59,40 @@ async def test_a_gateway_is_healthy_while_it_takes_work(tmp_path: Path) -> None:
         (File(b"{}", JSON, 500), "500: "),
     ],
 )
-async def test_what_is_not_ready_or_no_gateway_ends_with_one(
+async def test_unready_or_missing_gateway_exits_with_one(
     tmp_path: Path, file: File, said: str
 ) -> None:
     async with FileServer(files={"/readyz": file}) as server:
-        told = await ask_health(tmp_path, "--url", server.url)
-    assert told.returncode == 1
-    assert said in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+        reported = await ask_health(tmp_path, "--url", server.url)
+    assert reported.returncode == 1
+    assert said in reported.stderr
+    assert len(reported.stderr.splitlines()) == 1
 
 
 async def test_notices_of_a_gateway_that_is_ready_are_printed(tmp_path: Path) -> None:
     file = File(b'{"status":"ready","memory":"91 % used"}', JSON)
     async with FileServer(files={"/readyz": file}) as server:
-        told = await ask_health(tmp_path, "--url", f"{server.url}/")
-    assert (told.returncode, told.stdout) == (0, "ready\nmemory: 91 % used\n")
+        reported = await ask_health(tmp_path, "--url", f"{server.url}/")
+    assert (reported.returncode, reported.stdout) == (0, "ready\nmemory: 91 % used\n")
 
 
-async def test_who_does_not_answer_in_time_is_not_healthy(tmp_path: Path) -> None:
-    async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0) as server:
+async def test_gateway_without_a_timely_answer_is_unhealthy(tmp_path: Path) -> None:
+    async with await asyncio.start_server(_stay_silent, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        told = await ask_health(tmp_path, "--url", url, "--timeout", "0.2")
-    assert told.returncode == 1
-    assert f"no gateway responds at {url}/readyz" in told.stderr
+        reported = await ask_health(tmp_path, "--url", url, "--timeout", "0.2")
+    assert reported.returncode == 1
+    assert f"no gateway responds at {url}/readyz" in reported.stderr
 
 
-async def test_a_configuration_that_does_not_hold_is_another_status(tmp_path: Path) -> None:
+async def test_invalid_configuration_has_another_exit_status(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text(f"prot: {find_free_port()}\n", "utf-8")
-    told = await ask_health(tmp_path)
-    assert told.returncode == 2
-    assert "prot" in told.stderr
+    reported = await ask_health(tmp_path)
+    assert reported.returncode == 2
+    assert "prot" in reported.stderr
 
 
-async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while await reader.read(4096):
-        """Until the caller has gone."""
+        """Waits until the caller has disconnected."""
     writer.close()

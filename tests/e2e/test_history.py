@@ -29,8 +29,8 @@ async def test_a_conversation_is_shown_and_written_as_lines(
     shown = await run_command(gateway, "sessions", "history", thread)
     assert [line.split("  ")[1] for line in shown.lines] == ["user", "assistant"]
     assert all("in red" in line and "\x1b" not in line for line in shown.lines)
-    told = await run_command(gateway, "sessions", "history", thread, "--json")
-    lines = [json.loads(line) for line in told.out.splitlines()]
+    reported = await run_command(gateway, "sessions", "history", thread, "--json")
+    lines = [json.loads(line) for line in reported.out.splitlines()]
     assert [each["role"] for each in lines] == ["user", "assistant"]
     assert all("\x1b[31m boats\nin red" in each["text"] for each in lines)
     session = str(task.answer["sessionId"])

@@ -1,4 +1,4 @@
-"""A person is forgotten beside a gateway that runs: devices, grants and rules go, and it may come back as a new one."""
+"""Erasure of a person next to a running gateway: devices, grants and rules go; a new person may return."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ POLICY = {"grants": {"scope": "owner", "max_uses": 5}}
 
 
 async def settle(person: Person, token: str) -> PairedDevice:
-    """A device with a name and a push endpoint, a standing yes and a mute, each with a marker."""
+    """A device with a name and a push endpoint, a grant and a mute, each with a marker."""
     http = person.caller.http
     device = PairedDevice(http)
     await device.pair(token, name=person.mark("device"))
@@ -56,16 +56,16 @@ async def settle(person: Person, token: str) -> PairedDevice:
     assert renamed.is_success, renamed.text
     host = f"{person.mark('push')}.example.com"
     subscription = {**SUBSCRIPTION, "endpoint": f"https://{host}/a"}
-    told = await http.put(
+    reported = await http.put(
         f"/v1/devices/{device.device_id}/push", json={"subscription": subscription}
     )
-    assert told.is_success, told.text
+    assert reported.is_success, reported.text
     await grant(person, person.mark("grant"), person.mark("why"))
     return device
 
 
 async def grant(person: Person, title: str, reason: str) -> None:
-    """A question that is answered for good."""
+    """An approval that is answered "always"."""
     subject: Any = {"type": "tool_call", "name": person.mark("tool"), "arguments": {}}
     words = asks("low", f"act_{len(person.markers)}", title=title, subject=subject)
     task = await person.caller.send(words)
@@ -94,7 +94,7 @@ async def put_rule(person: Person, read: int) -> None:
 
 
 async def check_closed(gateway: GatewayProcess, folder: Path, token: str, device: str) -> str:
-    """Follows with both credentials while the owner is forgotten; returns what the command said."""
+    """Follows with both credentials during the erasure of the owner; returns the output of the command."""
     async with open_channel(gateway.url) as one, open_channel(gateway.url) as other:
         await one.greet(token, "dev_owner")
         await other.greet(device, "dev_phone")
@@ -107,7 +107,7 @@ async def check_closed(gateway: GatewayProcess, folder: Path, token: str, device
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_markers_of_a_person_are_nowhere_and_it_comes_back_as_a_new_one(
+async def test_markers_of_an_erased_person_are_gone_and_the_person_returns_as_a_new_one(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -153,7 +153,7 @@ async def test_markers_of_a_person_are_nowhere_and_it_comes_back_as_a_new_one(
 
 
 async def read_all(gateway: GatewayProcess, folder: Path, markers: list[str]) -> set[str]:
-    """Those that stand in the engine or in a file, or can be read of sessions."""
+    """The markers that are in the engine, in a file, or in readable sessions."""
     engine = dump_engine(find_engine_url(gateway))
     found = {one for one in markers if one.encode() in engine} | find_markers(folder, markers)
     root = folder if (folder / "data").is_dir() else folder.parent
@@ -163,7 +163,7 @@ async def read_all(gateway: GatewayProcess, folder: Path, markers: list[str]) ->
 async def check_return(
     owner: Person, bob: Person, devices: list[PairedDevice], gateway: GatewayProcess
 ) -> None:
-    """Devices of before are refused; the person has nothing, and begins anew."""
+    """Earlier devices are refused; the person has no data and starts anew."""
     for device in devices:
         refused = await device.get("/v1/approvals")
         assert refused.status_code == 401
@@ -184,7 +184,7 @@ async def check_return(
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_whoever_is_killed_while_a_home_is_forgotten_leaves_what_the_next_call_ends(
+async def test_killed_erasure_of_a_home_is_completed_by_the_next_call(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -206,7 +206,7 @@ async def test_whoever_is_killed_while_a_home_is_forgotten_leaves_what_the_next_
     begun = await forget_until(tmp_path, "counted", 1_000_000)
     assert begun.returncode == 0, begun.stderr
     changes = int(begun.stdout.split()[-1])
-    # The home goes near the end.
+    # The home is erased near the end.
     for step in (changes // 2, changes - 3, changes - 1):
         name = f"killed-{step}/data"
         killed = await forget_until(tmp_path, name, step)

@@ -1,4 +1,4 @@
-"""What came to an inbox long ago goes; a device that was away for longer is told so, and misses no question."""
+"""Old inbox events are removed; a device that was away for longer gets a gap and misses no approval."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INBOX = "inbox"
 
 
 def count_kept(gateway: GatewayProcess) -> int:
-    """Entries in the inboxes of the store."""
+    """Number of entries in the inboxes of the store."""
     url = find_engine_url(gateway)
     names = cast("list[bytes]", ask(url, "KEYS", "{*}:in:*"))
     return sum(cast("int", ask(url, "XLEN", name.decode())) for name in names)
@@ -36,7 +36,7 @@ def count_kept(gateway: GatewayProcess) -> int:
 
 @dataclass
 class Phone:
-    """A device that is there and away again, and keeps its cursor meanwhile."""
+    """A device that connects and disconnects, and keeps its cursor."""
 
     gateway: GatewayProcess
     cursors: MemoryCursors = field(default_factory=MemoryCursors)
@@ -60,7 +60,7 @@ class Phone:
 
 
 async def read_state(client: ChannelClient) -> tuple[list[str], list[Item]]:
-    """The questions of the last snapshot of an inbox, and every item up to what is new."""
+    """The approvals of the last inbox snapshot, and every item up to the new ones."""
     items = list[Item]()
     async for item in client.stream(INBOX):
         items.append(item)
@@ -74,7 +74,7 @@ async def read_state(client: ChannelClient) -> tuple[list[str], list[Item]]:
 
 
 @pytest.mark.requirement("CHN-4")
-async def test_device_that_comes_back_later_gets_a_gap_and_what_is_pending(tmp_path: Path) -> None:
+async def test_returning_device_gets_a_gap_and_the_pending_approvals(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: peer.url}, retention={"inbox": "1s"}) as gateway,
@@ -90,7 +90,7 @@ async def test_device_that_comes_back_later_gets_a_gap_and_what_is_pending(tmp_p
         second = await caller.begin("ask And now?")
         await caller.await_question(second["id"])
         await wait_until(lambda: count_kept(gateway) == 0, 20, "what came has left the inbox")
-        # An instance that was there has it in memory.
+        # An instance that ran then has it in memory.
         gateway.kill()
         await gateway.start()
         async with phone.connect() as client:
@@ -98,13 +98,13 @@ async def test_device_that_comes_back_later_gets_a_gap_and_what_is_pending(tmp_p
             assert (phone.gaps, pending) == ([GapReason.TRIMMED], [second["id"].partition("~")[0]])
             assert not [item for item in items if isinstance(item, Event)]
             await caller.send("and this", taskId=second["id"])
-            told = await anext(
+            reported = await anext(
                 item.data
                 async for item in client.stream(INBOX)
                 if isinstance(item, Event) and item.data["type"] == "action.resolved"
             )
-        assert told["taskId"] == second["id"].partition("~")[0]
-        # The engine of a gateway that was killed still answers for a moment.
+        assert reported["taskId"] == second["id"].partition("~")[0]
+        # The engine of a killed gateway still answers for a moment.
         gateway.kill()
         report = await run_verify(Settings(data_dir=gateway.data_dir), rebuild=True)
         assert report.lines == []

@@ -22,7 +22,7 @@ WITHIN_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A gateway, and the stage on which the client plays."""
+    """A gateway, and the host that runs the clients."""
 
     gateway: GatewayProcess
     host: ClientHost
@@ -52,7 +52,7 @@ async def world(
 
 
 async def begin_held(caller: Caller, peer: ScriptedPeer, text: str) -> tuple[str, str]:
-    """A task whose peer waits after WORKING; its id and its session."""
+    """A task whose peer waits after WORKING; returns its id and its session."""
     peer.hold()
     peer.release(2)
     task = await caller.begin(text)
@@ -60,7 +60,7 @@ async def begin_held(caller: Caller, peer: ScriptedPeer, text: str) -> tuple[str
 
 
 async def await_event(scripted: ScriptedClient, stream: str, kind: str) -> dict[str, Any]:
-    """The first event of a class that the application sees."""
+    """The first event of a class that the application receives."""
 
     def look() -> dict[str, Any] | None:
         return next((it for it in scripted.events(stream) if it["type"] == kind), None)
@@ -71,7 +71,7 @@ async def await_event(scripted: ScriptedClient, stream: str, kind: str) -> dict[
 
 
 async def await_question(scripted: ScriptedClient) -> dict[str, Any]:
-    """The one open question, once it has reached the person's inbox."""
+    """The only open approval, once it has reached the person's inbox."""
 
     async def look() -> dict[str, Any] | None:
         pending = cast(
@@ -83,7 +83,7 @@ async def await_question(scripted: ScriptedClient) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("CHN-3")
-async def test_screen_that_loses_its_network_and_is_closed_has_every_event_once(
+async def test_screen_that_loses_its_network_and_is_closed_receives_every_event_once(
     world: World, peer: ScriptedPeer
 ) -> None:
     async with (
@@ -106,7 +106,7 @@ async def test_screen_that_loses_its_network_and_is_closed_has_every_event_once(
                 )
                 network.pull_out()
                 network.plug_in()
-            # Its answer comes behind every item that the application was given.
+            # Its answer arrives after every item that the application received before.
             await scripted.do("close")
             seen += scripted.events(stream)
         peer.release_all()
@@ -117,14 +117,14 @@ async def test_screen_that_loses_its_network_and_is_closed_has_every_event_once(
             await await_event(scripted, stream, "snapshot.updated")
             had = {event["eventId"] for event in seen}
             again = [event for event in scripted.events(stream) if event["eventId"] in had]
-            # The position is kept when the application asks for the next item: one may come twice.
+            # The position is saved when the application requests the next item: one may arrive twice.
             assert len(again) <= 1
             seen += [event for event in scripted.events(stream) if event["eventId"] not in had]
             assert not [item for item in scripted.items if item["type"] == "gap"]
         assert seen == read_stored(world.gateway, session)
 
 
-async def test_calls_are_answered_and_a_repeat_has_its_effect_once(
+async def test_calls_are_answered_and_a_repeat_is_executed_once(
     world: World, peer: ScriptedPeer
 ) -> None:
     async with world.host.open_client() as scripted:
@@ -133,7 +133,7 @@ async def test_calls_are_answered_and_a_repeat_has_its_effect_once(
         first = await scripted.do("call", method="submit_turn", data=turn, idem="once")
         again = await scripted.do("call", method="submit_turn", data=turn, idem="once")
         assert again["taskId"] == first["taskId"]
-        # A turn is stored when it is answered, and on its way to the agent from then on.
+        # A turn is stored when it is answered, and then sent to the agent.
         async with open_caller(world.gateway) as caller:
             await caller.await_end(first["taskId"])
         assert peer.texts == ["from the screen"]
@@ -142,7 +142,7 @@ async def test_calls_are_answered_and_a_repeat_has_its_effect_once(
 
 
 @pytest.mark.requirement("CHN-8")
-async def test_first_of_two_screens_wins_and_the_other_learns_who_did(
+async def test_first_of_two_screens_wins_and_the_other_learns_the_winner(
     world: World, peer: ScriptedPeer
 ) -> None:
     del peer
@@ -177,7 +177,7 @@ async def test_cursor_of_another_history_is_a_gap_that_the_application_sees(
         assert scripted.ended == [{"ended": "session:se_nobody", "error": "StreamClosed"}]
 
 
-async def test_wrong_token_stops_the_channel_and_is_not_tried_again(
+async def test_wrong_token_stops_the_channel_and_is_not_retried(
     world: World, peer: ScriptedPeer
 ) -> None:
     del peer

@@ -1,4 +1,4 @@
-"""A job of 200 items whose gateway is killed while it goes on: every item ends, and none is sent twice (EXT-9)."""
+"""A job of 200 items whose gateway is killed meanwhile: every item ends, and none is sent twice (EXT-9)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 ITEMS: Final = 200
 FAILS: Final = 10
-"""One of so many items fails, as often as it is tried."""
+"""One of this many items fails, at each attempt."""
 ATTEMPTS: Final = 2
 
 
@@ -30,7 +30,7 @@ async def ask(gateway: GatewayProcess, method: str, path: str, body: object = No
 
 
 @pytest.mark.requirement("EXT-9", "PRS-8")
-async def test_two_hundred_items_end_as_their_policy_says_whoever_is_killed(tmp_path: Path) -> None:
+async def test_two_hundred_items_end_by_their_policy_despite_kills(tmp_path: Path) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
         inputs = [f"{'fail' if n % FAILS == 0 else 'echo'} {n}" for n in range(1, ITEMS + 1)]
         batch = {"title": "kills", "agents": [AGENT], "inputs": inputs}

@@ -1,4 +1,4 @@
-"""The quickstart of the JavaScript client as a reader runs it: the program of its page, in Node, against a gateway."""
+"""The quickstart of the JavaScript client as a reader runs it: the program of its page, in Node, with a gateway."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.processes import run_gateway
 pytestmark = pytest.mark.anyio
 
 
-async def test_program_of_the_page_has_a_payment_allowed_and_waits_for_its_end(
+async def test_program_of_the_page_gets_a_payment_approved_and_waits_for_its_end(
     tmp_path: Path,
 ) -> None:
     program, _follow = read_blocks(CLIENT / "README.md", "js")

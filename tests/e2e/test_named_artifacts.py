@@ -1,4 +1,4 @@
-"""A gateway that is killed while its caller is asked which artifact is meant goes on with the answer."""
+"""A gateway that is killed while its caller chooses an artifact continues with the answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED: Final = "TASK_STATE_INPUT_REQUIRED"
 
 
 @pytest.mark.requirement("LT-19", "I2")
-async def test_the_answer_counts_after_kills(tmp_path: Path) -> None:
+async def test_answer_is_used_after_kills(tmp_path: Path) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
         headers = {**gateway.authorization, "A2A-Version": "1.0"}
         async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as http:

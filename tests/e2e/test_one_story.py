@@ -22,10 +22,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 Speak: TypeAlias = Callable[[str, JsonObject], Awaitable[JsonObject]]
-"""Carries out one call by its name."""
+"""Executes one call by its name."""
 
 EDGE: Final = frozenset({"source", "traceparent", "traceId", "spanId"})
-"""What says over which edge something came, or belongs to one request."""
+"""Members that name the edge, or belong to one request."""
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "open_session": ("sessions", "open", "title"),
     "update_session": ("sessions", "rename", "sessionId", "title"),
@@ -44,12 +44,12 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "get_session": ("sessions", "show", "sessionId"),
     "list_tasks": ("tasks", "list"),
 }
-"""How a call is said on the command line: its verb, then the members that are arguments. Others are flags."""
+"""The command line form of a call: its verb, then the members that are arguments. Others are flags."""
 FLAGS: Final = {"sessionId": "session", "contextId": "context", "pageSize": "limit"}
 
 
 @asynccontextmanager
-async def speak_http(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
+async def open_http(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     operations = {one.call.name: one for one in OPERATIONS}
     async with httpx.AsyncClient(
         base_url=gateway.url, headers=gateway.authorization, trust_env=False, timeout=20
@@ -70,13 +70,13 @@ async def speak_http(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
 
 
 @asynccontextmanager
-async def speak_channel(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
+async def open_channel_calls(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     url = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
     keys = iter(range(1000))
     async with ChannelClient(url, device="dev_story", token=gateway.token) as channel:
 
         async def speak(method: str, params: JsonObject) -> JsonObject:
-            # A message over a channel takes its id from the key; over HTTP the gateway mints one.
+            # A channel message takes its id from the key; over HTTP the gateway mints one.
             idem = f"story-{next(keys)}" if method in {"start_task", "submit_turn"} else None
             return await channel.call(method, params, idem=idem)
 
@@ -84,7 +84,7 @@ async def speak_channel(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
 
 
 @asynccontextmanager
-async def speak_words(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
+async def open_commands(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     async def speak(method: str, params: JsonObject) -> JsonObject:
         group, verb, *names = WORDS[method]
         words = [group, verb, *(str(params[name]) for name in names)]
@@ -96,11 +96,11 @@ async def speak_words(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     yield speak
 
 
-SPEAKERS: Final = {"http": speak_http, "channel": speak_channel, "command line": speak_words}
+SPEAKERS: Final = {"http": open_http, "channel": open_channel_calls, "command line": open_commands}
 
 
 async def play(speak: Speak, caller: Caller) -> str:
-    """The story; its session."""
+    """Runs the story; returns its session."""
 
     def name(answer: JsonObject, member: str) -> str:
         return str(cast("JsonObject", answer[member])[f"{member}Id"])
@@ -130,7 +130,7 @@ async def play(speak: Speak, caller: Caller) -> str:
 
 
 async def await_rest(caller: Caller, task_id: str) -> None:
-    """A bare Message is shown to no caller as a task; its record ends all the same."""
+    """A bare Message is not shown to a caller as a task; its record still ends."""
 
     async def has_ended() -> bool:
         return bool((await caller.read_record(task_id))["status"] == "completed")
@@ -139,13 +139,13 @@ async def await_rest(caller: Caller, task_id: str) -> None:
 
 
 @pytest.mark.requirement("CMD-27")
-async def test_one_story_has_one_log_whoever_tells_it(
+async def test_one_story_has_the_same_log_over_every_edge(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     peer.use_task_ids(*(f"remote-{number}" for number in (1, 1, 1)))
     logs: dict[str, list[JsonObject]] = {}
     async with open_caller(gateway) as caller:
-        # Who starts the first task of an agent sees it prepared while the card is read: none of the three is the first.
+        # The first task of an agent is shown while the card is read: none of the three may be the first.
         await caller.call("SendMessage", caller.write("message hi"))
         for edge, open_edge in SPEAKERS.items():
             async with open_edge(gateway) as speak:
@@ -153,16 +153,16 @@ async def test_one_story_has_one_log_whoever_tells_it(
             logs[edge] = cast(
                 "list[JsonObject]", normalize(cast("Json", read_stored(gateway, session)), EDGE)
             )
-    told = [str(event["type"]) for event in logs["http"]]
-    assert {"session.updated", "task.paused", "task.failed", "task.completed"} <= set(told)
+    reported = [str(event["type"]) for event in logs["http"]]
+    assert {"session.updated", "task.paused", "task.failed", "task.completed"} <= set(reported)
     for edge, log in logs.items():
-        assert [event["type"] for event in log] == told, edge
+        assert [event["type"] for event in log] == reported, edge
         for event, first in zip(log, logs["http"], strict=True):
             assert event == first, edge
 
 
 @pytest.mark.requirement("CMD-12", "CMD-16")
-async def test_one_question_has_one_answer_whoever_asks(
+async def test_one_query_has_the_same_answer_over_every_edge(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -182,7 +182,7 @@ async def test_one_question_has_one_answer_whoever_asks(
             assert all(answer == first for answer in others), method
 
 
-def test_ids_and_times_are_what_two_logs_may_differ_in() -> None:
+def test_two_logs_may_differ_in_ids_and_times_only() -> None:
     first: Json = [
         {"taskId": "task_2f01m7zc8t6dek8hk8m2zd6ekmgn", "at": "2026-11-21T15:40:47.196Z", "n": 1}
     ]

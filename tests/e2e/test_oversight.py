@@ -1,4 +1,4 @@
-"""The owner of a gateway sees what runs for others, from the command line."""
+"""The owner of a gateway sees work done for others, from the command line."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_the_owner_lists_and_shows_the_tasks_of_a_program(
 
 
 async def watch_all(gateway: GatewayProcess, folder: Path, task: str) -> None:
-    """What a program begins and ends is seen by the owner, who asks for nothing again."""
+    """The owner sees the start and end of a program's tasks without polling."""
     headers = {"Authorization": "Bearer planner-key"}
     async with (
         httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=20) as http,

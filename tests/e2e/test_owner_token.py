@@ -1,4 +1,4 @@
-"""``passerelle token rotate`` beside a gateway that runs, and the start that cannot open what the store keeps."""
+"""``passerelle token rotate`` next to a running gateway, and a start that cannot unseal the stored token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def read_status(url: str, token: str) -> int:
         return answer.status_code
 
 
-async def test_owner_token_is_rotated_beside_a_gateway_and_kept_by_its_store(
+async def test_owner_token_is_rotated_with_a_running_gateway_and_kept_by_its_store(
     tmp_path: Path,
 ) -> None:
     async def call(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,7 +46,7 @@ async def test_owner_token_is_rotated_beside_a_gateway_and_kept_by_its_store(
         await wait_until(is_taken, 10, "the gateway takes the new token")
         assert await read_status(gateway.url, old) == 401
         await gateway.stop()
-        # A copy that is gone is made again from what the store keeps.
+        # A deleted copy is restored from the store.
         (data_dir / "owner-token").unlink()
         await gateway.start()
         assert gateway.token == new.strip()

@@ -1,4 +1,4 @@
-"""What peers say and fail to say, seen through the whole product."""
+"""Messages and failures of peers, seen through the whole product."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def read_events(gateway: GatewayProcess, caller: Caller, task_id: str) -> list[Answer]:
-    """Everything that is stored about the session of a task."""
+    """All stored events of the session of a task."""
     record = await caller.read_record(task_id)
     return read_stored(gateway, record["sessionId"])
 
@@ -27,7 +27,7 @@ def types_of(events: list[Answer]) -> list[str]:
 
 
 @pytest.mark.requirement("EVC-5")
-async def test_words_of_a_peer_in_an_unchanged_state_change_no_status(
+async def test_messages_of_a_peer_in_an_unchanged_state_change_no_status(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     async def talk(turn: Turn) -> None:
@@ -58,7 +58,7 @@ def moves_in(events: list[Answer]) -> list[str]:
 
 
 @pytest.mark.requirement("EVC-19")
-async def test_malformed_frame_is_one_warning_and_the_stream_goes_on(
+async def test_malformed_frame_is_one_warning_and_the_stream_continues(
     gateway: GatewayProcess, caller: Caller
 ) -> None:
     frames = await caller.stream("malformed")
@@ -77,7 +77,7 @@ async def test_malformed_frame_is_one_warning_and_the_stream_goes_on(
 
 
 @pytest.mark.requirement("AP-8")
-async def test_stream_that_closes_in_good_order_completes_nothing(
+async def test_cleanly_closed_stream_completes_nothing(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     reading = asyncio.create_task(caller.stream("close"))
@@ -95,7 +95,7 @@ async def test_stream_that_closes_in_good_order_completes_nothing(
 
 
 @pytest.mark.requirement("LT-12")
-async def test_task_that_has_ended_takes_no_message_and_no_cancel_and_stays_as_it_is(
+async def test_ended_task_refuses_messages_and_cancels_and_stays_unchanged(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     for words in ("done", "fail", "reject", "canceled"):
@@ -114,7 +114,7 @@ async def test_task_that_has_ended_takes_no_message_and_no_cancel_and_stays_as_i
 
 
 @pytest.mark.requirement("ID-9")
-async def test_question_of_a_peer_is_one_action_from_asking_to_answer(
+async def test_input_request_of_a_peer_is_one_action_until_its_answer(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     asked = await caller.send("ask Which colour?")

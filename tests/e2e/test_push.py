@@ -1,4 +1,4 @@
-"""Push notifications over the installed command: a kill in the middle, dead letters, and a retry for them."""
+"""Push notifications with the installed command: a kill in the middle, dead letters, and a retry of these."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEBHOOKS: Final = {"allow": ["http://127.0.0.1:*"]}
 
 
 async def ask(gateway: GatewayProcess, *arguments: str) -> str:
-    """What ``passerelle deliveries`` prints about a gateway, while the receiver goes on."""
+    """The output of ``passerelle deliveries`` for a gateway, while the receiver keeps running."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("PASSERELLE")}
     process = await asyncio.create_subprocess_exec(
         COMMAND,
@@ -44,7 +44,7 @@ async def ask(gateway: GatewayProcess, *arguments: str) -> str:
     return printed.decode()
 
 
-async def test_killed_gateway_goes_on_telling_where_it_was(tmp_path: Path) -> None:
+async def test_killed_gateway_resumes_deliveries_at_its_position(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         WebhookReceiver() as receiver,
@@ -77,17 +77,17 @@ async def test_killed_gateway_goes_on_telling_where_it_was(tmp_path: Path) -> No
         assert list(seen)[: len(before)] == [notice.event_id for notice in before]
         async with open_caller(gateway) as caller:
             whole = await caller.get_task(task)
-        told = [
+        reported = [
             part["text"]
             for notice in receiver.notices
             for part in notice.body.get("artifactUpdate", {}).get("artifact", {}).get("parts", [])
         ]
-        assert "".join(dict.fromkeys(told)) == "".join(
+        assert "".join(dict.fromkeys(reported)) == "".join(
             part["text"] for part in whole["artifacts"][0]["parts"]
         )
 
 
-async def test_dead_letter_is_listed_and_tried_again_by_the_command(tmp_path: Path) -> None:
+async def test_dead_letter_is_listed_and_retried_by_the_command(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
         WebhookReceiver() as receiver,

@@ -1,4 +1,4 @@
-"""Messages that wait for a quota while both gateways are killed, and go on once it has begun anew, each once."""
+"""Messages that wait for a quota while both gateways are killed, and continue in the next period, each once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Client:
         return await self.call("0.3", "message/send", params)
 
     async def open_stream(self, text: str) -> Answer:
-        """The first frame of a streamed message; nobody reads on."""
+        """The first frame of a streamed message; the rest is not read."""
         body = {
             "jsonrpc": "2.0",
             "id": 1,
@@ -103,7 +103,7 @@ def compose(text: str, context_id: str | None = None) -> Answer:
 
 
 async def use_up(client: Client) -> list[str]:
-    """Sends until one waits, which may be in the next minute; the texts of all that were answered."""
+    """Sends until a message waits, which may be in the next minute; returns the texts of all that were answered."""
     texts: list[str] = []
     for number in range(3 * CALLS):
         texts.append(f"echo covered {number}")
@@ -115,7 +115,7 @@ async def use_up(client: Client) -> list[str]:
 
 
 async def await_room() -> None:
-    """Returns where enough of a minute is left for what is to be done in it."""
+    """Returns when enough of the current minute is left for the next step."""
     clock = SystemClock()
     await wait_until(lambda: clock.now_ms() % MINUTE_MS < ROOM_MS, 61, "a minute has begun")
 
@@ -128,7 +128,7 @@ async def await_period(until: str) -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.requirement("ST-8", "CF-7")
-async def test_messages_over_a_quota_outlive_both_gateways_and_go_on_when_it_begins_anew(
+async def test_messages_over_a_quota_outlive_both_gateways_and_continue_in_the_next_period(
     tmp_path: Path,
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Two gateways over one server: the one that serves a stream is killed, and its reader goes on at the other."""
+"""Two gateways over one server: the one that serves a stream is killed, and its reader continues at the other."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def read(response: httpx.Response) -> AsyncGenerator[tuple[str, dict[str, 
 
 
 def read_shown(url: str) -> list[tuple[int, bytes]]:
-    """Sequence and frame of every event that callers are shown, straight from the server."""
+    """Sequence and frame of every event visible to callers, read directly from the server."""
     (stream,) = find_streams(url)
     return [(one.sequence, one.cut_frame()) for one in list_stored(url, stream) if one.frame]
 
 
 @pytest.mark.requirement("CHN-3", "I3", "I8")
-async def test_reader_of_a_killed_instance_sees_every_event_once_at_the_other(
+async def test_reader_of_a_killed_instance_gets_every_event_once_from_the_other(
     tmp_path: Path,
 ) -> None:
     async with AsyncExitStack() as stack:

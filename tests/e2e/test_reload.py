@@ -1,6 +1,6 @@
-"""The configuration read again while the gateway runs: a good edit takes hold, a bad one changes nothing and is named.
+"""Configuration reload: a valid edit takes effect, an invalid one changes nothing and is reported.
 
-A change that takes a restart is named too.
+A change that requires a restart is reported too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from functools import partial
 pytestmark = pytest.mark.anyio
 
 
-async def test_edit_takes_hold_and_a_bad_one_is_named_and_changes_nothing(tmp_path: Path) -> None:
+async def test_valid_edit_takes_effect_and_an_invalid_one_is_reported_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
         config = tmp_path / "passerelle.yaml"
         settings = yaml.safe_load(config.read_text())
@@ -94,7 +96,7 @@ async def test_edit_takes_hold_and_a_bad_one_is_named_and_changes_nothing(tmp_pa
             assert await wait_until(reread, 10, "the hang-up makes it read again")
 
 
-async def test_file_that_is_replaced_or_behind_a_link_that_is_turned_takes_hold(
+async def test_replaced_file_or_switched_symlink_takes_effect(
     tmp_path: Path,
 ) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
@@ -152,7 +154,7 @@ async def test_file_that_is_replaced_or_behind_a_link_that_is_turned_takes_hold(
 
 
 async def may_open(url: str, origin: str) -> bool:
-    """Whether a page of an origin gets as far as being asked for its credential."""
+    """Whether a page of an origin passes the origin check and is asked for its credential."""
     address = f"{url.replace('http', 'ws', 1)}/v1/channel"
     spoken = [Subprotocol(SUBPROTOCOL)]
     try:
@@ -162,7 +164,7 @@ async def may_open(url: str, origin: str) -> bool:
         return refused.response.status_code != 403
 
 
-async def test_origin_of_a_page_is_let_in_without_a_restart_and_others_are_logged(
+async def test_origin_of_a_page_is_allowed_without_a_restart_and_others_are_logged(
     tmp_path: Path,
 ) -> None:
     desk = "https://desk.example"

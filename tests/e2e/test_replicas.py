@@ -1,4 +1,4 @@
-"""Two replicas of the agent that the guide shows, over one server: the SDK's own handler on our store."""
+"""Two replicas of the guide's agent over one server: the SDK's own handler on the product's task store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Replica:
     child: Child | None = field(default=None, init=False)
 
     async def start(self) -> None:
-        """Runs it, and returns when it answers."""
+        """Starts it, and returns when it answers."""
         arguments = ("agent", str(self.port), self.redis_url)
         self.child = start(self.name, arguments, self.folder)
         await wait_until(self.answers, 20, f"{self.name} answers")
@@ -68,7 +68,7 @@ class Replica:
         return cast("Answer", (await self.http.post("/", json=body)).json())
 
     async def call(self, method: str, params: Answer) -> Answer:
-        """The result of a call that works."""
+        """The result of a call that must succeed."""
         answer = await self.ask(method, params)
         assert "result" in answer, answer
         return cast("Answer", answer["result"])
@@ -91,7 +91,7 @@ class Replica:
         return task
 
     async def subscribe(self, task_id: str) -> AsyncIterator[Answer]:
-        """The events of a task as they come."""
+        """The events of a task, as they arrive."""
         body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
         async with self.http.stream("POST", "/", json=body) as response:
             async for line in response.aiter_lines():
@@ -108,7 +108,7 @@ def write(text: str, *, at_once: bool = False, task_id: str = "") -> Answer:
 
 
 def read_numbers(task: Answer) -> str:
-    """What has been counted."""
+    """The numbers counted so far."""
     return "".join(part["text"] for part in task["artifacts"][0]["parts"])
 
 
@@ -127,7 +127,7 @@ async def run_replicas(folder: Path, *names: str) -> AsyncGenerator[list[Replica
                     base_url=f"http://127.0.0.1:{port}",
                     headers={"A2A-Version": "1.0"},
                     timeout=20,
-                    # One that is kept for the next test would be another one after five seconds.
+                    # A connection kept for the next test would be a new one after five seconds.
                     limits=httpx.Limits(max_keepalive_connections=0),
                 )
             )
@@ -182,13 +182,15 @@ async def test_task_of_one_replica_is_cancelled_on_the_other_and_stops(
     assert seen["status"]["state"] == "TASK_STATE_CANCELED"
     again = await two.ask("CancelTask", {"id": begun["id"]})
     assert again["error"]["code"] == -32002
-    # The one that worked finds out at its next write, and writes nothing over the end: by the time that it has counted
-    # to three at the same pace, its next write has come.
+    # The working replica notices the cancel at its next write, and does not overwrite the end: by the time that it
+    # would have counted to three, that write has happened.
     assert read_numbers(await one.send("3")) == "1 2 3 "
     assert await one.get(begun["id"]) == seen
 
 
-async def test_task_that_waits_on_one_replica_goes_on_on_the_other(replicas: list[Replica]) -> None:
+async def test_task_that_waits_on_one_replica_continues_on_the_other(
+    replicas: list[Replica],
+) -> None:
     one, two = replicas
     asked = await one.send("hello")
     assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -215,7 +217,7 @@ async def test_two_answers_at_once_leave_one_history(replicas: list[Replica]) ->
     assert page.version >= versions[-1]
 
 
-async def test_task_of_a_killed_replica_goes_on_on_the_other(tmp_path: Path) -> None:
+async def test_task_of_a_killed_replica_continues_on_the_other(tmp_path: Path) -> None:
     async with run_replicas(tmp_path, "one", "two") as (one, two):
         asked = await one.send("hello")
         assert one.child is not None

@@ -1,4 +1,4 @@
-"""Starting, a second start, kill -9 and the start after it."""
+"""A start, a second start, kill -9 and the start after it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def is_ready(url: str) -> bool:
         return (await http.get(f"{url}/readyz")).status_code == 200
 
 
-async def test_serve_without_arguments_is_ready_and_says_how_to_go_on(tmp_path: Path) -> None:
+async def test_serve_without_arguments_is_ready_and_prints_next_steps(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "PASSERELLE_PORT": "0"}
     child = start("gateway", ("passerelle", "serve"), tmp_path, environ)
     try:
@@ -71,7 +71,7 @@ async def test_second_gateway_on_one_data_directory_refuses_and_names_the_first(
 
 
 @pytest.mark.requirement("AP-3", "ID-1")
-async def test_killed_gateway_leaves_no_engine_and_its_next_life_goes_on_with_everything(
+async def test_killed_gateway_leaves_no_engine_and_its_restart_keeps_everything(
     tmp_path: Path,
 ) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
@@ -104,10 +104,10 @@ async def read_session(gateway: GatewayProcess, task_id: str) -> str:
         return str((await caller.read_record(task_id))["sessionId"])
 
 
-async def test_process_that_stood_still_answers_what_came_meanwhile(
+async def test_suspended_process_answers_calls_received_meanwhile(
     tmp_path: Path, peer: ScriptedPeer
 ) -> None:
-    """As after the sleep of a machine: its leases have run out, and the store is there all the while."""
+    """As after a machine's sleep: its leases have expired, while the store was up all the time."""
     async with run_gateway(tmp_path, {AGENT: peer.url}) as gateway, open_caller(gateway) as caller:
         ended = await caller.send("echo before")
         assert gateway.child is not None
@@ -119,7 +119,7 @@ async def test_process_that_stood_still_answers_what_came_meanwhile(
                 for text in ("echo first", "echo another", "echo third")
                 for ids in ({}, {"contextId": str(ended["contextId"])})
             ]
-            await asyncio.sleep(LEASE_S + 1)  # what is tested is this time
+            await asyncio.sleep(LEASE_S + 1)  # the elapsed time itself is under test
         finally:
             process.send_signal(signal.SIGCONT)
         answers = await asyncio.gather(*waiting)

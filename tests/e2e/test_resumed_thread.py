@@ -1,4 +1,4 @@
-"""A thread is resumed behind the kill of its gateway: the task that was under way is followed again (CMD-3)."""
+"""A thread is resumed after the kill of its gateway: its running task is followed again (CMD-3)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 EVERY_S: Final = 3
 KILLS_MS: Final = (0, 5, 15, 40, 100)
-"""Behind the time of a tick."""
+"""After the time of a tick."""
 
 
 async def read(gateway: GatewayProcess, path: str) -> Any:  # noqa: ANN401  JSON
@@ -36,7 +36,7 @@ def has_come(clock: SystemClock, at_ms: int) -> bool:
 
 
 @pytest.mark.requirement("OBJ-8", "AP-7")
-async def test_gateway_that_is_killed_at_each_tick_has_one_run_for_each(tmp_path: Path) -> None:
+async def test_gateway_killed_at_each_tick_runs_each_once(tmp_path: Path) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
         terms = {"missed": "all", "overlap": "allow", "everyS": EVERY_S, "graceS": 1}
         body = {"title": "kills", "agent": AGENT, "text": "echo done", **terms}
@@ -79,8 +79,8 @@ async def test_gateway_that_is_killed_at_each_tick_has_one_run_for_each(tmp_path
     assert {str(message["messageId"]) for message in peer.messages} == set(sent)
 
 
-async def test_lone_gateway_is_on_time_at_ticks_runs_and_tasks_that_waited(tmp_path: Path) -> None:
-    """It looks at all shards every five seconds; what it stores itself must not wait for that look."""
+async def test_single_gateway_is_on_time_for_ticks_runs_and_waiting_tasks(tmp_path: Path) -> None:
+    """It scans all shards every five seconds; rows that it stores itself must not wait for that scan."""
     async with (
         ScriptedPeer(AGENT) as peer,
         run_gateway(tmp_path, {AGENT: peer.url}) as gateway,

@@ -1,4 +1,4 @@
-"""SIGTERM with everything open: the process ends in time, and nothing else ends by it (I6)."""
+"""SIGTERM with everything open: the process exits in time, and no task ends because of it (I6)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_readiness_is_withdrawn_as_soon_as_a_stop_begins(tmp_path: Path) -
         gateway.child.process.send_signal(signal.SIGTERM)
 
         async def ask() -> httpx.Response | None:
-            # Over the connection that was kept: no new one is taken any more.
+            # Over the kept connection: new ones are no longer accepted.
             answer = await balancer.http.get("/readyz")
             return answer if answer.status_code != 200 else None
 
@@ -81,7 +81,7 @@ async def test_readiness_is_withdrawn_as_soon_as_a_stop_begins(tmp_path: Path) -
 
 
 async def read_all(stream: AsyncGenerator[Answer], into: list[Answer]) -> None:
-    """Reads until the stream ends, in good order or not."""
+    """Reads until the stream ends, cleanly or not."""
     with contextlib.suppress(httpx.TransportError):
         async for frame in stream:
             into.append(frame)  # noqa: PERF401  its length is looked at meanwhile

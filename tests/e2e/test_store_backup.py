@@ -1,4 +1,4 @@
-"""``passerelle store backup`` beside a gateway that works, and ``restore`` of what it has made."""
+"""``passerelle store backup`` next to a working gateway, and ``restore`` of the backup."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def call(folder: Path, verb: str, place: Path, data: Path) -> subprocess.Complet
     return run(folder, "store", verb, place, "--data-dir", data)
 
 
-async def call_beside(
+async def call_running(
     folder: Path, verb: str, place: Path, data: Path
 ) -> subprocess.CompletedProcess[str]:
     return await anyio.to_thread.run_sync(partial(call, folder, verb, place, data))
 
 
 @pytest.mark.requirement("EXP-3")
-async def test_what_was_acknowledged_before_a_backup_began_is_there_once_it_is_restored(
+async def test_work_acknowledged_before_a_backup_is_restored(
     tmp_path: Path,
 ) -> None:
     keep, data, restored = {"memory": "1s"}, tmp_path / "data", tmp_path / "another" / "data"
@@ -63,21 +63,21 @@ async def test_what_was_acknowledged_before_a_backup_began_is_there_once_it_is_r
                 before = 0
                 for number in range(BACKUPS):
                     before = len(ended)
-                    made = await call_beside(
+                    made = await call_running(
                         tmp_path, "backup", tmp_path / f"backup-{number}", data
                     )
                     assert made.returncode == ExitStatus.DONE, made.stderr
             tasks = ended[:before]
             read = [await caller.get_task(task["id"]) for task in tasks]
         last = tmp_path / f"backup-{BACKUPS - 1}"
-        done = await call_beside(tmp_path, "restore", last, restored)
+        done = await call_running(tmp_path, "restore", last, restored)
         assert done.returncode == ExitStatus.DONE, done.stderr
         assert restored.stat().st_mode & 0o777 == 0o700
         for number in range(BACKUPS - 1):
             place = tmp_path / f"restored-{number}"
-            await call_beside(tmp_path, "restore", tmp_path / f"backup-{number}", place)
+            await call_running(tmp_path, "restore", tmp_path / f"backup-{number}", place)
             assert (await run_verify(Settings(data_dir=place), rebuild=True)).lines == []
-        again = await call_beside(tmp_path, "restore", last, restored)
+        again = await call_running(tmp_path, "restore", last, restored)
         assert again.returncode == ExitStatus.CALLER
         assert f"data_dir: {restored} is not empty" in again.stderr
         another = restored.parent
@@ -94,7 +94,7 @@ async def test_what_was_acknowledged_before_a_backup_began_is_there_once_it_is_r
 
 
 @pytest.mark.requirement("EXP-3")
-async def test_a_backup_that_is_not_whole_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_incomplete_backup_is_refused_and_leaves_no_files(tmp_path: Path) -> None:
     data, backup, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
     async with (
         ScriptedPeer(AGENT) as peer,
@@ -103,9 +103,9 @@ async def test_a_backup_that_is_not_whole_is_refused_and_leaves_nothing(tmp_path
     ):
         for text in ("hello", "big"):
             await caller.send(text)
-        made = await call_beside(tmp_path, "backup", backup, data)
+        made = await call_running(tmp_path, "backup", backup, data)
         assert made.returncode == ExitStatus.DONE, made.stderr
-        again = await call_beside(tmp_path, "backup", backup, data)
+        again = await call_running(tmp_path, "backup", backup, data)
         assert f"directory: {backup} is not empty" in again.stderr
     base = next(backup.glob("appendonlydir/*.base.rdb")).relative_to(backup)
     blob = next(one for one in (backup / "blobs").rglob("*") if one.is_file()).relative_to(backup)
@@ -122,13 +122,13 @@ async def test_a_backup_that_is_not_whole_is_refused_and_leaves_nothing(tmp_path
             (damaged / name).unlink()
         else:
             (damaged / name).write_bytes(content)
-        refused = await call_beside(tmp_path, "restore", damaged, restored)
+        refused = await call_running(tmp_path, "restore", damaged, restored)
         assert refused.returncode == ExitStatus.CALLER
         assert f"error: {name}: " in refused.stderr
         assert {one.name for one in tmp_path.iterdir()} & {"restored"} == set()
         assert not list(tmp_path.glob(".restored*"))
         shutil.rmtree(damaged)
-    done = await call_beside(tmp_path, "restore", backup, restored)
+    done = await call_running(tmp_path, "restore", backup, restored)
     assert done.returncode == ExitStatus.DONE, done.stderr
     elsewhere = {"PASSERELLE_REDIS_URL": "redis://127.0.0.1:9"}
     served = await anyio.to_thread.run_sync(
@@ -140,10 +140,10 @@ async def test_a_backup_that_is_not_whole_is_refused_and_leaves_nothing(tmp_path
 
 @pytest.mark.requirement("EXP-3")
 @pytest.mark.parametrize("what", ["an owner", "sessions"])
-async def test_what_was_forgotten_while_a_backup_was_made_is_forgotten_once_it_is_restored(
+async def test_data_erased_during_a_backup_is_erased_after_its_restore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The engine is copied before, and objects behind that: the backup has the sessions, and the tombstone."""
+    """The engine is copied first and the objects later: the backup contains the sessions, and the tombstone."""
     data, backup, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
     keep = {"memory": "1s"}
     async with (
@@ -170,14 +170,15 @@ async def test_what_was_forgotten_while_a_backup_was_made_is_forgotten_once_it_i
         monkeypatch.setattr(Backup, "copy_engine", forget_behind)
         await run_backup(Settings(data_dir=data), backup)
     said = await run_restore(Settings(data_dir=restored), backup)
-    # A frame in the archive is erased already in what was copied.
+    # A frame in the archive is already erased in the copy.
     assert any(line.startswith("forgotten again: tombstone ") for line in said)
     left = set[str]() if what == "an owner" else {*stay}
     assert await count_sessions(restored) == len(left)
     async with reach_store(Settings(data_dir=restored)) as store:
         found = [(await store.log.load([name_task(task)]))[0].snapshot for task in tasks]
     assert [bool(one) for one in found] == [str(one["sessionId"]) in left for one in records]
-    # A list may name a task whose frame is erased: it is found by nobody, and goes when lists are compared.
+    # A list may name a task whose frame is erased: the task is not found, and its row is removed by the next
+    # comparison.
     stray = (await run_verify(Settings(data_dir=restored), rebuild=True)).lines
     assert {line.partition(":")[0] for line in stray} <= {"stray_row"}
     assert (await run_verify(Settings(data_dir=restored))).lines == []
@@ -188,7 +189,7 @@ def name_task(task: Answer) -> EntityRef:
 
 
 async def count_sessions(data: Path) -> int:
-    """Sessions that have ended, in memory and in the archive."""
+    """Ended sessions, in memory and in the archive."""
     async with reach_store(Settings(data_dir=data)) as store:
         with open_names(data) as names:
             listed = store.exporter.source.list_sessions(ExportScope(), names)

@@ -1,4 +1,4 @@
-"""``passerelle store export`` and ``import`` as they are used: beside a gateway, and into an empty folder."""
+"""``passerelle store export`` and ``import`` in use: next to a gateway, and into an empty folder."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 TEXTS = ("hello", "chunks 3", "big", "two-artifacts", "fail")
 KILLS_S = (0.2, 0.5, 0.7)
-"""Before anything is written, and while it is."""
+"""Before anything is written, and during writing."""
 LIMITED = """
 import os, resource, sys
 most_bytes = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Becomes a command whose files cannot grow beyond so many bytes."""
+"""Runs a command whose files cannot grow beyond a number of bytes."""
 PAUSE_S = 0.03
-"""Between two tasks of a load: some end in each moment of an export, and it has no more to read for each of them."""
+"""Interval between two tasks of a load: some end during each phase of an export, without slowing it down much."""
 
 
 @asynccontextmanager
 async def keep_working(caller: Caller) -> AsyncGenerator[list[Answer]]:
-    """Has messages be sent, one soon behind another; the tasks that have ended."""
+    """Sends messages in quick succession; yields the ended tasks."""
     ended: list[Answer] = []
 
     async def work() -> None:
@@ -73,7 +73,7 @@ def export(folder: Path, file: Path, *flags: str) -> subprocess.CompletedProcess
 
 
 def export_on_full_disk(folder: Path, file: Path, most_bytes: int) -> None:
-    """An export whose files cannot grow beyond ``most_bytes``, as on a disk that is full."""
+    """An export whose files cannot grow beyond ``most_bytes``, as on a full disk."""
     config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
     words = (COMMAND, "store", "export", file, "--all", *config)
     done = subprocess.run(
@@ -92,7 +92,7 @@ def has_left_some(gateway: GatewayProcess, count: int) -> bool:
 
 
 def kill_export(folder: Path, file: Path, after_s: float) -> None:
-    """An export that is killed, unless it is faster than that."""
+    """An export that is killed, unless it finishes before."""
     config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
     process = subprocess.Popen(
         [COMMAND, "store", "export", file, "--all", *config], stdout=subprocess.DEVNULL
@@ -113,7 +113,7 @@ def is_whole(file: Path) -> bool:
 
 
 @pytest.mark.requirement("EXP-1", "EXP-2")
-async def test_an_export_beside_traffic_is_read_elsewhere_with_the_same_evidence(
+async def test_export_under_traffic_imports_elsewhere_with_the_same_evidence(
     tmp_path: Path,
 ) -> None:
     source, target, file = tmp_path / "source", tmp_path / "target", tmp_path / "away.psx"
@@ -164,7 +164,7 @@ async def test_an_export_beside_traffic_is_read_elsewhere_with_the_same_evidence
         ):
             assert [await caller.get_task(task["id"]) for task in tasks] == read
             read_there = [await caller.read_record(task["id"]) for task in tasks]
-            # Which of them have left memory is another matter here and there.
+            # The sessions in memory may differ between the two.
             assert leave_out(read_there) == leave_out(records)
             assert await export_evidence(caller, tasks[0]) == shown
             went_on = await caller.send("hello again", contextId=tasks[0]["contextId"])
@@ -185,7 +185,7 @@ async def export_evidence(caller: Caller, task: Answer) -> str:
 
 
 @pytest.mark.requirement("EXP-1")
-async def test_an_export_on_a_full_disk_leaves_no_file_and_says_so(tmp_path: Path) -> None:
+async def test_export_on_a_full_disk_leaves_no_file_and_reports_it(tmp_path: Path) -> None:
     file = tmp_path / "away.psx"
     async with (
         ScriptedPeer(AGENT) as peer,
@@ -202,7 +202,7 @@ async def test_an_export_on_a_full_disk_leaves_no_file_and_says_so(tmp_path: Pat
             await anyio.to_thread.run_sync(full)
 
 
-def test_flags_that_ask_for_nothing_or_too_much_are_refused(tmp_path: Path) -> None:
+def test_flags_for_nothing_or_too_much_are_refused(tmp_path: Path) -> None:
     for flags in ((), ("--all", "--owner", "ada"), ("--session", "x", "--since", "24h")):
         done = run(tmp_path, "store", "export", tmp_path / "away.psx", *flags)
         assert done.returncode == ExitStatus.CALLER, flags

@@ -1,4 +1,4 @@
-"""The store fills up, or its engine is gone for good: work is refused before anything is done, and said so."""
+"""The store fills up, or its engine is gone: work is refused before anything is done, and the error says why."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_full_store_refuses_a_command_with_neither_state_nor_event_written
     assert (await caller.send("room again"))["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_full_disk_refuses_new_work_loses_nothing_and_is_over_when_there_is_room(
+async def test_full_disk_refuses_new_work_loses_nothing_and_recovers_with_space(
     gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
 ) -> None:
     pid = find_engine_pid(gateway)
@@ -95,7 +95,7 @@ async def is_completed(caller: Caller, task_id: str) -> bool:
     return bool((await caller.read_record(task_id))["status"] == "completed")
 
 
-async def test_engine_that_crashes_comes_back_with_everything(
+async def test_crashed_engine_restarts_without_loss(
     gateway: GatewayProcess, caller: Caller
 ) -> None:
     kept = await caller.send("kept")
@@ -110,7 +110,7 @@ async def test_engine_that_crashes_comes_back_with_everything(
 
 
 @pytest.mark.requirement("EVC-19")
-async def test_engine_that_is_gone_for_good_is_a_runtime_error_and_writes_are_refused(
+async def test_permanently_failed_engine_is_a_runtime_error_and_writes_are_refused(
     tmp_path: Path,
 ) -> None:
     engine = tmp_path / "engine"
@@ -125,7 +125,7 @@ async def test_engine_that_is_gone_for_good_is_a_runtime_error_and_writes_are_re
                 engine.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
                 os.kill(pid, signal.SIGKILL)
                 refused = await submit(caller, "after")
-                # On a slow machine the gateway has given up before the write has.
+                # On a slow machine the gateway has given up before the write times out.
                 code = refused.json()["code"]
                 assert refused.status_code == 503
                 assert code in {"store_unavailable", "draining"}
@@ -142,7 +142,7 @@ async def test_engine_that_is_gone_for_good_is_a_runtime_error_and_writes_are_re
 
 
 def read_log(line: str) -> dict[str, str]:
-    """One line of the log, or nothing where it is no log line."""
+    """One parsed line of the log, or an empty object if it is no log line."""
     with contextlib.suppress(orjson.JSONDecodeError):
         return dict(orjson.loads(line))
     return {}

@@ -1,4 +1,4 @@
-"""The memory of the store gets low: it is said in time, new tasks are refused, and what is there goes on."""
+"""Low memory in the store: it is reported in time, new tasks are refused, and existing ones continue."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ pytestmark = pytest.mark.anyio
 
 
 def fill(engine: str, share: float) -> None:
-    """Has so much of the limit used, to a few kB, by keys that expire."""
+    """Fills a share of the limit, to a few kB, with keys that expire."""
     names = [FILLER.format(number) for number in range(LIMIT // PIECE)]
     ask(engine, "DEL", *names)
     for name in names:
         missing = round(LIMIT * share) - read_used(engine)
         if missing < NEAR:
             break
-        # What the engine needs beside a value is small, and the next piece makes up for it.
+        # The overhead per value is small, and the next value compensates for it.
         ask(engine, "SET", name, b"x" * min(missing, PIECE), "EX", 600)
 
 
 def read_used(engine: str) -> int:
-    """Bytes that count for the limit."""
-    told = cast("Mapping[str, int]", ask(engine, "INFO", "memory"))
-    return told["used_memory"] - told["mem_not_counted_for_evict"]
+    """Bytes that count towards the limit."""
+    reported = cast("Mapping[str, int]", ask(engine, "INFO", "memory"))
+    return reported["used_memory"] - reported["mem_not_counted_for_evict"]
 
 
 def read_log(gateway: GatewayProcess, event: str) -> list[JsonObject]:
@@ -56,7 +56,7 @@ def read_log(gateway: GatewayProcess, event: str) -> list[JsonObject]:
     return [one for one in said if one["event"] == event]
 
 
-async def test_low_memory_is_said_and_new_tasks_are_refused_while_those_there_go_on(
+async def test_low_memory_is_reported_and_new_tasks_are_refused_while_existing_ones_continue(
     tmp_path: Path,
 ) -> None:
     async with (

@@ -1,4 +1,4 @@
-"""``passerelle store stats``: beside a gateway that runs, and of the same store when it has stopped."""
+"""``passerelle store stats``: next to a running gateway, and on the same store after its stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def measure(folder: Path) -> JsonObject:
     return cast("JsonObject", json.loads(done.stdout))
 
 
-async def test_numbers_are_those_of_what_was_done_beside_the_gateway_and_after_it(
+async def test_numbers_match_the_work_with_and_without_a_running_gateway(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -48,12 +48,12 @@ async def test_numbers_are_those_of_what_was_done_beside_the_gateway_and_after_i
                 body = {**call, "params": {"message": message}}
                 answer = await http.post(f"/agents/{AGENT}", json=body)
                 assert "result" in answer.json(), answer.text
-        beside = await measure(tmp_path)
+        second = await measure(tmp_path)
     after = await measure(tmp_path)
-    assert beside["tasks"] == after["tasks"] == TASKS
-    assert beside["sessions"] == TASKS
-    content = cast("JsonObject", beside["content"])
-    assert cast("int", content["count"]) >= TASKS, "texts over 16 KiB lie beside the engine"
+    assert second["tasks"] == after["tasks"] == TASKS
+    assert second["sessions"] == TASKS
+    content = cast("JsonObject", second["content"])
+    assert cast("int", content["count"]) >= TASKS, "texts over 16 KiB are stored outside the engine"
     assert cast("int", content["bytes"]) >= TASKS * 20_000
     kinds = cast("dict[str, dict[str, int]]", after["kinds"])
     assert (
@@ -69,7 +69,7 @@ async def test_numbers_are_those_of_what_was_done_beside_the_gateway_and_after_i
     assert all(len(line) <= 80 for line in table)
 
 
-def test_folder_without_a_store_is_named_and_not_made(tmp_path: Path) -> None:
+def test_folder_without_a_store_is_named_and_not_created(tmp_path: Path) -> None:
     place = tmp_path / "nothing"
     done = run(tmp_path, "store", "stats", "--data-dir", place)
     assert done.returncode == ExitStatus.CALLER

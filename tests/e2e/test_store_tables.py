@@ -1,4 +1,4 @@
-"""``passerelle store export --format parquet`` as it is used: beside a gateway, killed, and asked for what is not."""
+"""``passerelle store export --format parquet`` in use: next to a gateway, killed, and with bad options."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 PARQUET = ("--format", "parquet")
 KILLS_S = (0.0, 0.02, 0.1)
-"""Behind the first file of an export."""
+"""After the first file of an export."""
 
 
 def kill_export(folder: Path, target: Path, after_s: float) -> None:
-    """An export that is killed once it writes, unless it is faster than that."""
+    """An export that is killed during writing, unless it finishes before."""
     config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
     process = subprocess.Popen(
         [COMMAND, "store", "export", target, *PARQUET, "--all", *config], stdout=subprocess.DEVNULL
@@ -54,7 +54,7 @@ def is_whole_or_says_not(folder: Path) -> bool:
 
 
 @pytest.mark.requirement("EXP-4", "EXP-5")
-async def test_tables_are_written_beside_traffic_and_a_killed_export_is_none(
+async def test_tables_are_exported_under_traffic_and_a_killed_export_is_incomplete(
     tmp_path: Path,
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "tables"
@@ -87,16 +87,16 @@ async def test_tables_are_written_beside_traffic_and_a_killed_export_is_none(
     assert done.returncode == ExitStatus.DONE, done.stderr
     assert done.stdout.startswith("exported: ")
     tables = read_tables(target)
-    told = {row["a2a_task_id"]: row["status"] for row in tables["tasks"]}
-    assert len(told) == len(tables["tasks"])
+    reported = {row["a2a_task_id"]: row["status"] for row in tables["tasks"]}
+    assert len(reported) == len(tables["tasks"])
     for name, state in before.items():
-        assert told[name] == state.removeprefix("TASK_STATE_").lower()
+        assert reported[name] == state.removeprefix("TASK_STATE_").lower()
     assert {row["archived"] for row in tables["tasks"]} == {True, False}
     assert {*before.values()} >= {"TASK_STATE_COMPLETED", "TASK_STATE_FAILED"}
     assert len(before) >= len(TEXTS)
 
 
-def test_what_cannot_be_asked_for_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_bad_options_are_refused_in_one_line(tmp_path: Path) -> None:
     for flags, said in (
         (("--format", "csv", "--all"), "'csv' is not one of 'sessions', 'parquet'"),
         (PARQUET, "give --all, --owner, --session, --task, --since or --until"),

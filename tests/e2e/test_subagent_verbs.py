@@ -1,4 +1,4 @@
-"""``passerelle subagents`` against a gateway that runs, with a real agent behind it."""
+"""``passerelle subagents`` against a running gateway with a real agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("CMD-19", "CMD-24", "CMD-27")
-async def test_one_is_spawned_waited_for_sent_more_and_closed(
+async def test_subagent_is_spawned_awaited_messaged_and_closed(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     words = ("subagents", "spawn", AGENT, "ask which")
@@ -63,7 +63,7 @@ async def test_one_is_spawned_waited_for_sent_more_and_closed(
 
 
 @pytest.mark.requirement("CMD-19", "PRS-6")
-async def test_one_goes_on_after_its_gateway_was_killed(tmp_path: Path) -> None:
+async def test_subagent_continues_after_its_gateway_was_killed(tmp_path: Path) -> None:
     go = asyncio.Event()
 
     async def hold(turn: Turn) -> None:

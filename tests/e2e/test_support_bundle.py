@@ -1,4 +1,4 @@
-"""``passerelle support-bundle`` beside a gateway that runs, as a process of its own."""
+"""``passerelle support-bundle`` next to a running gateway, as a separate process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.processes import run_gateway
 pytestmark = pytest.mark.anyio
 
 
-async def test_numbers_and_readiness_of_a_running_gateway_are_in_it(tmp_path: Path) -> None:
+async def test_bundle_contains_metrics_and_readiness_of_a_running_gateway(tmp_path: Path) -> None:
     target = tmp_path / "support.tar.gz"
     async with run_gateway(tmp_path, {}) as gateway:
         words = ("support-bundle", str(target), "--data-dir", str(gateway.data_dir))

@@ -1,4 +1,4 @@
-"""What the process says to systemd: ready once it answers, alive while its loop goes on, and that it ends."""
+"""Notifications of the process to systemd: ready, alive while its loop runs, and stopping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Generator[socket.socket]:
-    """The socket of whoever started the process."""
+    """The notification socket of the service manager."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
         found.bind(str(tmp_path / "notify"))
         found.setblocking(False)
@@ -25,7 +25,7 @@ def manager(tmp_path: Path) -> Generator[socket.socket]:
 
 
 def read_words(manager: socket.socket) -> list[str]:
-    """What has been said since the last look."""
+    """The notifications since the last read."""
     words: list[str] = []
     while True:
         try:
@@ -34,7 +34,7 @@ def read_words(manager: socket.socket) -> list[str]:
             return words
 
 
-async def test_systemd_is_told_when_it_answers_that_it_lives_and_when_it_ends(
+async def test_systemd_is_notified_of_readiness_liveness_and_stop(
     tmp_path: Path, manager: socket.socket
 ) -> None:
     environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}

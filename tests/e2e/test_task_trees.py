@@ -1,4 +1,4 @@
-"""A tree of tasks at a gateway that runs: held and let go as one, and stopped by a gateway that dies meanwhile."""
+"""A task tree on a running gateway: paused and resumed as a whole, and cancelled by a gateway that dies meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 CHILDREN: Final = 150
 STOPPED_WITHIN_S: Final = 40.0
-"""The lease of the dead one, the time until what it owed is due, and the work."""
+"""The dead gateway's lease, the time until its pending rows are due, and the work."""
 
 
 async def start(caller: Caller, task_id: str) -> None:
@@ -37,13 +37,13 @@ async def create(caller: Caller, objective: str, **members: object) -> str:
 
 
 def count(gateway: GatewayProcess, session: str, kind: str) -> Counter[str]:
-    """How often each task of a session has such a fact."""
+    """Number of such facts for each task of a session."""
     events = read_stored(gateway, session)
     return Counter(str(event["taskId"]) for event in events if event["type"] == kind)
 
 
 @pytest.mark.requirement("GR-11", "CMD-9", "I9")
-async def test_every_child_ends_cancelled_once_when_the_gateway_is_killed_among_them(
+async def test_every_child_is_cancelled_once_when_the_gateway_is_killed_meanwhile(
     tmp_path: Path,
 ) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
@@ -85,7 +85,7 @@ async def test_every_child_ends_cancelled_once_when_the_gateway_is_killed_among_
 
 
 @pytest.mark.requirement("CMD-31")
-async def test_tree_is_held_let_go_and_tried_again_from_the_command_line(
+async def test_tree_is_paused_resumed_and_retried_from_the_command_line(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     del peer

@@ -1,4 +1,4 @@
-"""``passerelle tasks`` and ``passerelle sessions`` against a gateway that runs, with a real agent behind it."""
+"""``passerelle tasks`` and ``passerelle sessions`` against a running gateway with a real agent."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ async def create(gateway: GatewayProcess, objective: str, *flags: str) -> str:
 
 
 async def show(gateway: GatewayProcess, task_id: str) -> dict[str, str]:
-    """The fields of a task as people see them."""
+    """The fields of a task in text output."""
     done = await run_command(gateway, "tasks", "show", task_id)
     fields = (line.partition("  ") for line in done.lines if line)
     return {name.strip(): text.strip() for name, _, text in fields}
 
 
 async def await_status(gateway: GatewayProcess, task_id: str, status: str) -> None:
-    async def stands() -> bool:
+    async def has_status() -> bool:
         return (await show(gateway, task_id))["status"].startswith(f"{status} since ")
 
-    await wait_until(stands, 20, f"{task_id} is {status}")
+    await wait_until(has_status, 20, f"{task_id} is {status}")
 
 
 async def await_list(gateway: GatewayProcess, *flags: str) -> list[str]:
-    """The lines of a list that is not behind what was written; one that is behind says so in its last line."""
+    """The lines of an up-to-date list; the last line of a lagging one states that it lags."""
 
     async def is_whole() -> list[str]:
         lines = (await run_command(gateway, "tasks", "list", *flags)).lines
@@ -87,10 +87,10 @@ async def test_lists_are_tables_and_pages(gateway: GatewayProcess, peer: Scripte
     page = more.removeprefix("more: --page ")
     rest = await await_list(gateway, "--text", "pier", "--page", page)
     assert [line.split()[0] for line in rest[1:]] == [made[0], "tasks:"]
-    told = await run_command(
+    reported = await run_command(
         gateway, "tasks", "list", "--status", "accepted", "--status", "draft", "--json"
     )
-    assert set(made) <= {task["taskId"] for task in told.answer["tasks"]}
+    assert set(made) <= {task["taskId"] for task in reported.answer["tasks"]}
     assert await await_list(gateway, "--status", "lost") == ["tasks: 0"]
 
 
@@ -125,7 +125,7 @@ async def test_a_task_is_held_changed_linked_and_ended(
     assert stopped.answer["outcome"] == "requested"
 
 
-async def test_a_task_that_failed_is_tried_again_under_another_id(
+async def test_failed_task_is_retried_under_another_id(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     task_id = await create(gateway, "fail once")
@@ -138,7 +138,7 @@ async def test_a_task_that_failed_is_tried_again_under_another_id(
     assert len(record["attempts"]) == 2
 
 
-async def test_a_message_goes_to_an_agent_and_on_with_its_task(
+async def test_message_is_sent_to_an_agent_and_continues_its_task(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     sent = await run_command(gateway, "tasks", "send", AGENT, "-", stdin="ask which harbour")
@@ -171,7 +171,9 @@ async def test_sessions_are_opened_named_listed_and_shown(
     assert idle.lines == ["no_op"]
 
 
-async def test_a_thread_goes_back_to_a_turn(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
+async def test_a_thread_is_rolled_back_to_a_turn(
+    gateway: GatewayProcess, peer: ScriptedPeer
+) -> None:
     del peer
     tasks: list[str] = []
     records: list[dict[str, Any]] = []
@@ -210,7 +212,7 @@ def complain(done: CommandResult) -> tuple[int, str]:
     return done.status, done.err.splitlines()[0].removeprefix("passerelle: error: ")
 
 
-async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
+async def test_errors_name_the_fault(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
     del peer
     task_id = await create(gateway, "be careful")
     for words, status, said in (
@@ -254,7 +256,7 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
 
 
 @pytest.mark.requirement("TR-12")
-async def test_a_task_for_whoever_fits_is_routed_by_its_profile_when_it_starts(
+async def test_task_without_an_agent_is_routed_by_its_profile_when_it_starts(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     fits = ("--profile", '{"latency": "background"}')
@@ -262,9 +264,9 @@ async def test_a_task_for_whoever_fits_is_routed_by_its_profile_when_it_starts(
     task_id = made.lines[0].partition("  ")[0]
     await run_command(gateway, "tasks", "start", task_id)
     await await_status(gateway, task_id, "completed")
-    told = (await run_command(gateway, "tasks", "explain", task_id)).out
-    assert f"agent '{AGENT}' was chosen" in told
-    assert "background work" in told
+    reported = (await run_command(gateway, "tasks", "explain", task_id)).out
+    assert f"agent '{AGENT}' was chosen" in reported
+    assert "background work" in reported
     assert peer.texts == ["echo hello"]
     wants = ("--profile", "specialist")
     made = await run_command(gateway, "tasks", "create", "passerelle", "echo hello", *wants)
@@ -274,9 +276,7 @@ async def test_a_task_for_whoever_fits_is_routed_by_its_profile_when_it_starts(
     assert "accepted since " in (await show(gateway, task_id))["status"]
 
 
-async def test_json_is_what_the_gateway_answers(
-    gateway: GatewayProcess, peer: ScriptedPeer
-) -> None:
+async def test_json_is_the_gateways_answer(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
     del peer
     task_id = await create(gateway, "the same")
     shown = await run_command(gateway, "tasks", "explain", task_id, "--json")

@@ -1,4 +1,4 @@
-"""A gateway with a certificate: HTTP and gRPC over TLS and not otherwise, its own command line, and a renewal."""
+"""A gateway with a certificate: HTTP and gRPC over TLS only, its own command line, and a renewal."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def ask_grpc(channel: grpc.aio.Channel) -> str:
 @pytest.mark.kit("AUTH-TLS-001")
 @pytest.mark.kit("AUTH-TLS-002")
 @pytest.mark.kit("GRPC-SVC-003")
-async def test_every_port_speaks_tls_and_nothing_else_and_show_what_was_renewed(
+async def test_every_port_uses_tls_only_and_serves_the_renewed_certificate(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path / "ca")
@@ -131,12 +131,12 @@ async def check_channels(url: str, authority: Authority) -> None:
     page = Origin("https://elsewhere.example")
     with pytest.raises(InvalidStatus) as refused:
         async with asked(url, ssl=authority.trust(), origin=page):
-            pytest.fail("everybody's page is let in where nobody is asked for a token")
+            pytest.fail("a page of any origin is allowed without a token")
     assert refused.value.response.status_code == 403
 
 
 def check_command_line(config: Path, port: int) -> None:
-    """The command is told the real port, and knows the certificate from the configuration."""
+    """The command gets the real port, and trusts the certificate through the configuration."""
     settings = yaml.safe_load(config.read_text())
     config.with_name("told.yaml").write_text(yaml.safe_dump({**settings, "port": port}))
 
@@ -150,15 +150,15 @@ def check_command_line(config: Path, port: int) -> None:
             timeout=120,
         )
 
-    told = ask("agents")
-    assert AGENT in told.stdout, told.stderr
-    # Over a channel, which is another connection: whoever is asked there knows no such task.
+    reported = ask("agents")
+    assert AGENT in reported.stdout, reported.stderr
+    # Over a channel, which is another connection: the call reports an unknown task.
     watched = ask("tasks", "watch", "task_none")
     assert "there is no task 'task_none'" in watched.stderr
 
 
 def check_versions(ports: tuple[int, ...], authority: Authority) -> None:
-    """Versions of TLS before 1.2 are spoken on no port (A2A 1.0 section 7.1)."""
+    """No port accepts TLS versions before 1.2 (A2A 1.0 section 7.1)."""
     outdated = weaken(authority.trust())
     for port in ports:
         with (

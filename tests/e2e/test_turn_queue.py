@@ -1,4 +1,4 @@
-"""Turns that wait in a context while their gateway is killed: the order that was acknowledged counts."""
+"""Turns that wait in a context while their gateway is killed: the acknowledged order is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("VAL-5", "SNAP-4")
-async def test_turn_that_is_promoted_right_before_a_kill_goes_first(tmp_path: Path) -> None:
+async def test_turn_promoted_right_before_a_kill_runs_first(tmp_path: Path) -> None:
     agent: JsonObject = {"timeout": {"arrival": "1s"}}
     async with (
         ScriptedPeer(AGENT) as peer,

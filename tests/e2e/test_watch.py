@@ -1,4 +1,4 @@
-"""``passerelle tasks watch`` as it is used: in a terminal, in a pipe, and through a restart of the gateway."""
+"""``passerelle tasks watch`` in use: in a terminal, in a pipe, and through a restart of the gateway."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ WITHIN_S: Final = 20.0
 
 
 def compose(gateway: GatewayProcess, *words: str) -> list[str]:
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
-    return [COMMAND, "tasks", "watch", *words, *told]
+    options = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    return [COMMAND, "tasks", "watch", *words, *options]
 
 
 async def test_a_terminal_shows_states_and_rates_until_the_task_has_ended(
@@ -69,17 +69,17 @@ class Piped:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.told: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []
 
     async def until(self, member: str, value: str) -> dict[str, Any]:
-        """The next line that says so."""
+        """Reads up to the next line with that value."""
         assert self.process.stdout is not None
         async with asyncio.timeout(WITHIN_S):
             while line := await self.process.stdout.readline():
-                self.told.append(json.loads(line))
-                if value in str(self.told[-1].get(member)):
-                    return self.told[-1]
-        raise AssertionError(f"it ended without {member}={value}: {self.told}")
+                self.lines.append(json.loads(line))
+                if value in str(self.lines[-1].get(member)):
+                    return self.lines[-1]
+        raise AssertionError(f"it ended without {member}={value}: {self.lines}")
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ async def pipe(command: list[str], folder: Path) -> AsyncGenerator[Piped]:
         await process.wait()
 
 
-async def test_lines_go_on_after_the_gateway_was_started_again(tmp_path: Path) -> None:
+async def test_lines_continue_after_a_restart_of_the_gateway(tmp_path: Path) -> None:
     async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
         peer.hold()
         accepted = await run_command(gateway, "tasks", "send", AGENT, "chunks 3")
@@ -110,16 +110,14 @@ async def test_lines_go_on_after_the_gateway_was_started_again(tmp_path: Path) -
             peer.release_all()
             last = await watch.until("status", "completed")
             assert await watch.process.wait() == ExitStatus.DONE
-        sequences = [line["sequence"] for line in watch.told if line.get("sequence")]
+        sequences = [line["sequence"] for line in watch.lines if line.get("sequence")]
         assert sequences == sorted(set(sequences))
         record = (await run_command(gateway, "tasks", "show", task_id, "--json")).answer
         assert record["status"] == "completed"
         assert sequences[0] < last["sequence"] <= record["last"]
 
 
-async def test_whatever_is_open_is_watched_and_what_comes_to_it(
-    gateway: GatewayProcess, peer: ScriptedPeer
-) -> None:
+async def test_open_and_new_tasks_are_watched(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
     async def begin() -> str:
         sent = await run_command(gateway, "tasks", "send", AGENT, "silent")
         return sent.lines[0].split("  ")[0]
@@ -136,7 +134,7 @@ async def test_whatever_is_open_is_watched_and_what_comes_to_it(
     await run_command(gateway, "tasks", "cancel", first)
 
 
-async def test_a_session_is_watched_to_its_end_and_a_bad_end_is_told(
+async def test_session_is_watched_to_its_end_and_a_failure_is_reported(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
     del peer
@@ -153,7 +151,7 @@ async def test_a_session_is_watched_to_its_end_and_a_bad_end_is_told(
         assert await watch.process.wait() == ExitStatus.REMOTE
 
 
-async def test_what_is_not_there_is_a_complaint(gateway: GatewayProcess) -> None:
+async def test_unknown_task_is_an_error(gateway: GatewayProcess) -> None:
     absent = "task_00" + "0" * 26
     for words, said in (
         ((absent,), f"there is no task '{absent}'"),

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bench.callers import Failed
-from bench.load import Order, carry_out, hold
-from bench.steps import CONTEXT, NUMBER, Step
+from bench.callers import UnexpectedAnswer
+from bench.load import LoadOrder, execute, hold
+from bench.steps import CONTEXT, NUMBER, RequestStep
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ CLOSING = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndon
 WRONG = b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\ndone"
 STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"5\r\ndone\n\r\n"
-STEP = Step(f"hi {NUMBER}", "done")
+STEP = RequestStep(f"hi {NUMBER}", "done")
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Agent:
     """Gives its answers in turn, the last one again and again, and closes after one that says so."""
 
     answers: list[bytes]
-    order: Order = field(init=False)
+    order: LoadOrder = field(init=False)
     requests: list[bytes] = field(default_factory=list[bytes])
     connections: int = 0
     open: int = 0
@@ -62,14 +62,14 @@ async def open_agent(*answers: bytes) -> AsyncGenerator[Agent]:
     agent = Agent(list(answers))
     server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    agent.order = Order("send", f"http://{host}:{port}/a/b", [STEP], keys=["mine", "yours"])
+    agent.order = LoadOrder("send", f"http://{host}:{port}/a/b", [STEP], keys=["mine", "yours"])
     async with server:
         yield agent
 
 
 async def test_requests_differ_in_nothing_but_their_numbers_and_keys() -> None:
     async with open_agent(RIGHT) as agent:
-        outcome = await carry_out(replace(agent.order, callers=2))
+        outcome = await execute(replace(agent.order, callers=2))
 
     first, second = agent.requests
     assert outcome.count == 2
@@ -83,9 +83,9 @@ async def test_requests_differ_in_nothing_but_their_numbers_and_keys() -> None:
 async def test_a_caller_whose_line_is_closed_after_each_answer_opens_another() -> None:
     async with open_agent(CLOSING, CLOSING, WRONG) as agent:
         with pytest.raises(ExceptionGroup) as told:
-            await carry_out(replace(agent.order, seconds=20.0))
+            await execute(replace(agent.order, seconds=20.0))
 
-    assert isinstance(told.value.exceptions[0], Failed)
+    assert isinstance(told.value.exceptions[0], UnexpectedAnswer)
     assert str(told.value.exceptions[0]) == "503: done"
     assert agent.connections == 3
 
@@ -95,17 +95,17 @@ async def test_an_agent_that_is_not_there_is_told() -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ExceptionGroup) as told:
-            await carry_out(Order("send", url, [STEP]))
+            await execute(LoadOrder("send", url, [STEP]))
     assert isinstance(told.value.exceptions[0], ConnectionRefusedError)
 
 
 async def test_callers_begin_with_what_is_known_and_tell_what_they_have_found() -> None:
     task = b'{"task":{"id":"t1","contextId":"c1","status":"done"}}'
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(task), task)
-    step = Step(CONTEXT, "done", teaches=True)
+    step = RequestStep(CONTEXT, "done", teaches=True)
     async with open_agent(answer) as agent:
         order = replace(agent.order, steps=[step], callers=2, known=[("c2", "t2"), ("c3", "t3")])
-        outcome = await carry_out(order)
+        outcome = await execute(order)
 
     assert sorted(request.rpartition(b"\r\n\r\n")[2] for request in agent.requests) == [
         b"c2",

@@ -1,4 +1,4 @@
-"""Sessions leave for a bucket that answers wrongly: each is in the engine or in the archive, and is read as it was."""
+"""Sessions are archived in a faulty bucket: each is in the engine or in the archive, and is read unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def anyio_backend() -> str:
 async def faulty(
     server: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[FaultyBucket]:
-    """The way to the bucket; whoever waits for it is impatient."""
+    """The connection to the bucket, with short timeouts."""
     async with FaultyBucket(server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         monkeypatch.setattr("passerelle.store.buckets._ANSWER_S", 0.4)
@@ -62,34 +62,34 @@ async def store(engine_server: Server, faulty: FaultyBucket) -> AsyncGenerator[S
 
 
 async def leave(store: Store, story: Story) -> bool:
-    """Whether it left."""
+    """Archives the session; returns whether it left the engine."""
     archived = await store.archiver.archive(story.at.shard, [story.at.session])
     return archived.sessions == [story.at.session]
 
 
 @pytest.mark.parametrize("methods", [("PUT", "POST"), ("POST",), ("PUT",)], ids="+".join)
 @pytest.mark.parametrize("fault", ["500", "404", "slow", "lost answer"])
-async def test_what_cannot_be_written_stays(
+async def test_session_stays_if_its_segment_cannot_be_written(
     store: Store,
     faulty: FaultyBucket,
     engine_server: Server,
     fault: BucketFault,
     methods: tuple[str, ...],
 ) -> None:
-    """Content is written in parts: begun and ended by POST, each part by PUT."""
+    """Content is written as multipart uploads: begun and ended by POST, each part by PUT."""
     story = await begin(store)
-    told = await read_all(store, story)
+    reported = await read_all(store, story)
     faulty.fault, faulty.methods = fault, methods
     with pytest.raises(StoreUnavailable, match="bucket"):
         await leave(store, story)
     assert faulty.faulted[fault]
     assert not await store.archive.list_sessions([story.at.shard])
-    assert await read_all(store, story) == told
+    assert await read_all(store, story) == reported
     faulty.fault = None
     assert await leave(store, story)
     async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
         for one in (store, other):
-            assert await read_all(one, story) == told
+            assert await read_all(one, story) == reported
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_what_cannot_be_written_stays(
         ("other bytes", ArchiveDamaged, "is damaged"),
     ],
 )
-async def test_what_cannot_be_read_is_an_error_by_name_and_not_another_answer(
+async def test_unreadable_segment_is_a_named_error(
     store: Store,
     faulty: FaultyBucket,
     fault: BucketFault,
@@ -110,14 +110,14 @@ async def test_what_cannot_be_read_is_an_error_by_name_and_not_another_answer(
     words: str,
 ) -> None:
     story = await begin(store)
-    told = await read_all(store, story)
+    reported = await read_all(store, story)
     assert await leave(store, story)
     faulty.fault, faulty.methods = fault, ("GET", "HEAD")
     with pytest.raises(error, match=words):
         await store.log.load(story.refs)
     assert faulty.faulted[fault]
     faulty.fault = None
-    assert await read_all(store, story) == told
+    assert await read_all(store, story) == reported
 
 
 async def test_a_read_of_the_archive_asks_the_bucket_once(
@@ -134,9 +134,9 @@ async def test_a_read_of_the_archive_asks_the_bucket_once(
 async def test_a_session_is_forgotten_in_a_bucket_and_its_neighbours_stay(
     store: Store, faulty: FaultyBucket, engine_server: Server, fault: BucketFault | None
 ) -> None:
-    """All of them stand in one object, which is written anew without the one."""
+    """All of them are in one object, which is rewritten without the erased one."""
     gone, *stay = [await begin(store) for _ in range(STORIES)]
-    told = [await read_all(store, story) for story in stay]
+    reported = [await read_all(store, story) for story in stay]
     sessions = {story.at.shard: list[str]() for story in (gone, *stay)}
     for story in (gone, *stay):
         sessions[story.at.shard].append(story.at.session)
@@ -153,18 +153,18 @@ async def test_a_session_is_forgotten_in_a_bucket_and_its_neighbours_stay(
         assert len(await store.session_forgetting.finish(ALL_SHARDS)) == 1
     async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
         for one in (store, other):
-            assert [await read_all(one, story) for story in stay] == told
+            assert [await read_all(one, story) for story in stay] == reported
             assert [loaded.snapshot for loaded in await one.log.load(gone.refs)] == [b""] * 4
             assert gone.at.session not in await one.archive.list_sessions(ALL_SHARDS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whatever_the_bucket_answers_nothing_is_lost(
+async def test_no_bucket_fault_loses_a_session(
     store: Store, faulty: FaultyBucket, engine_server: Server, seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  a plan that can be played again
     stories = [await begin(store) for _ in range(STORIES)]
-    told = {id(story): await read_all(store, story) for story in stories}
+    reported = {id(story): await read_all(store, story) for story in stories}
     for step in range(STEPS):
         faulty.fault = chance.choice((None, *FAULTS))
         story = chance.choice(stories)
@@ -173,19 +173,19 @@ async def test_whatever_the_bucket_answers_nothing_is_lost(
                 case 0:
                     await leave(store, story)
                 case 1:
-                    assert await read_all(store, story) == told[id(story)]
+                    assert await read_all(store, story) == reported[id(story)]
                 case _:
                     await store.log.restore(story.at.shard, story.at.session)
                     faulty.fault = None
                     await begin(store, 1, story)
-                    told[id(story)] = await read_all(store, story)
+                    reported[id(story)] = await read_all(store, story)
         except (StoreUnavailable, ArchiveDamaged):
             assert faulty.fault is not None, f"step {step}"
     faulty.fault = None
     async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
         for story in stories:
             for one in (store, other):
-                assert await read_all(one, story) == told[id(story)]
+                assert await read_all(one, story) == reported[id(story)]
     assert len(faulty.faulted) >= 4
 
 
@@ -194,7 +194,7 @@ async def test_segments_are_merged_in_a_bucket_or_stay_as_they_were(
     store: Store, faulty: FaultyBucket, engine_server: Server, fault: BucketFault | None
 ) -> None:
     stories = [await begin(store, 1, Story(make_place(HOME))) for _ in range(STORIES)]
-    told = [await read_all(store, story) for story in stories]
+    reported = [await read_all(store, story) for story in stories]
     for story in stories:
         assert await leave(store, story)
     merge = replace(store.segment_merge, few=STORIES)
@@ -210,7 +210,7 @@ async def test_segments_are_merged_in_a_bucket_or_stay_as_they_were(
         assert faulty.faulted[fault]
         faulty.fault = None
         assert await store.archive.list_segments(HOME) == before
-        assert [await read_all(store, story) for story in stories] == told
+        assert [await read_all(store, story) for story in stories] == reported
     done = await merge.merge(HOME, store.clock.read_ms(HOME))
     assert (done.made, done.merged, done.damaged) == (1, STORIES, [])
     [segment] = await store.archive.list_segments(HOME)
@@ -218,7 +218,7 @@ async def test_segments_are_merged_in_a_bucket_or_stay_as_they_were(
     assert (await store.session_forgetting.forget(choice, "carl")).count == 1
     async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
         for one in (store, other):
-            assert [await read_all(one, story) for story in stories[1:]] == told[1:]
+            assert [await read_all(one, story) for story in stories[1:]] == reported[1:]
             assert await one.log.read_head(stories[0].at.stream) is None
         for ref in (segment, *before):
             names = [note.session for note in await other.archive.read_notes(ref.name)]

@@ -1,1 +1,1 @@
-"""Everybody answers at once, and one answer wins: ``make races``."""
+"""Concurrent answers to one approval, of which one wins: ``make races``."""

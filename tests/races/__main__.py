@@ -1,12 +1,11 @@
-"""Everybody answers at once: ``python -m tests.races [--seed N] [--short]``.
+"""Concurrent answers to approvals: ``python -m tests.races [--seed N] [--short]``.
 
-An agent asks, 24 racers answer through HTTP and channels at two gateways over one store, and time, a cancel, another
-question or the agent itself close it beside them. Afterwards the stored facts are held against what everybody was told:
+An agent requests approval, and 24 racers answer through HTTP and channels at two gateways over one store. Expiry, a
+cancel, another request or the agent itself may close it at the same time. Afterwards the stored facts are compared
+with each racer's reply:
 
-- each question is closed exactly once;
-- every loser was told of the very decision that is stored;
-- each answer that was owed came back to the agent once, and the agent did what was decided, or nothing;
-- nothing is owed any more.
+- each approval is closed exactly once; - every loser received the stored decision; - each pending answer was
+delivered to the agent once, and the agent did what was decided, or nothing; - nothing is pending.
 
 The seed is printed first; the same seed plans the same races in the same order.
 """
@@ -43,7 +42,7 @@ _TOLD: Final = 3
 
 
 async def run(races: list[Race]) -> Judgement:
-    """All races, a few side by side, and the judgement of all of them together."""
+    """Runs all races, a few concurrently, and checks all of them together."""
     with tempfile.TemporaryDirectory(prefix="psr-races-") as name:
         folder = Path(name)
         async with run_site(folder) as site:
@@ -56,7 +55,7 @@ async def run(races: list[Race]) -> Judgement:
                 sessions = sorted({task.session_id for task in records.tasks.values()})
                 questions = await read_questions(records.store, sessions)
                 judgement = judge(results, questions, site.cashier)
-                await _tell_facts(records, judgement)
+                await _describe_facts(records, judgement)
             judgement.faults += rest.faults
             return judgement
 
@@ -66,12 +65,12 @@ async def _take_turn(turn: asyncio.Semaphore, site: Site, race: Race) -> Result:
         return await run_race(site, race)
 
 
-async def _tell_facts(records: Records, judgement: Judgement) -> None:
-    """The facts behind the first faults, since a race seldom goes the same way twice."""
+async def _describe_facts(records: Records, judgement: Judgement) -> None:
+    """The facts behind the first faults, since a race rarely repeats."""
     for task_id in judgement.strange[:_TOLD]:
         record = records.tasks[task_id.rpartition("~")[2]]
         print(f"races: facts of {task_id}:")
-        for line in await records.tell_facts(record.session_id):
+        for line in await records.describe_facts(record.session_id):
             print(f"  {line}")
 
 
@@ -88,7 +87,7 @@ def main() -> int:
     judgement = asyncio.run(run(plan_races(count, Random(seed))))
     for fault in judgement.faults[:_SHOWN]:
         print(f"races: {fault}")
-    for name, found in (("closed by", judgement.causes), ("told", judgement.told)):
+    for name, found in (("closed by", judgement.causes), ("replies", judgement.codes)):
         print(f"races: {name} " + ", ".join(f"{key} {n}" for key, n in found.most_common()))
     print(f"races: {len(judgement.winners)} devices have won")
     verdict = f"{len(judgement.faults)} faults" if judgement.faults else "held"

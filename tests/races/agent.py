@@ -1,4 +1,4 @@
-"""The agent that asks: it wants leave to pay, does what the typed answer to its latest question says, and counts."""
+"""The agent: it requests approval of a payment, follows the typed answer to its latest request, and counts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 NAME: Final = "cashier"
 _KINDS: Final = {"pay": "allow_once", "leave": "reject_once"}
 _LIVES: Final = frozenset({Story.SUPERSEDE, Story.MOVED_ON})
-"""Stories in which the agent itself does something while it waits."""
+"""Stories in which the agent itself acts while it waits."""
 
 
 @dataclass(slots=True)
 class Cashier:
-    """The agent. ``answers`` are the options that came in, by question; ``done`` what was done, by question."""
+    """The agent. ``answers`` are the received options, by request; ``done`` the executed actions, by request."""
 
     peer: ScriptedPeer = field(default_factory=lambda: ScriptedPeer(NAME))
     answers: dict[str, list[str]] = field(default_factory=lambda: defaultdict[str, list[str]](list))
@@ -41,8 +41,8 @@ class Cashier:
         self.peer.on("", self._take)
         self.peer.on("yes,", self._take)
 
-    def stir(self, label: str) -> None:
-        """Has it do by itself what the story of a question says."""
+    def act_alone(self, label: str) -> None:
+        """Makes it act by itself, according to the story of a request."""
         self._stirred[label].set()
 
     async def _begin(self, turn: Turn) -> None:
@@ -82,7 +82,7 @@ class Cashier:
         await turn.status("INPUT_REQUIRED", parts=[{"data": {PERMISSION: form}}])
 
     async def _take(self, turn: Turn) -> None:
-        """A typed answer to what it asked last is acted on; anything else is answered by asking again."""
+        """A typed answer to its latest request is followed; anything else is answered by another request."""
         task = await turn.open()
         parts = objects_at(turn.message, "parts")
         forms = [object_at(object_at(part, "data"), PERMISSION) for part in parts]
@@ -102,7 +102,7 @@ class Cashier:
 
 
 def read_question(task: JsonObject) -> JsonObject | None:
-    """What an answer to the gateway's question has to name, from the Task that its caller is shown."""
+    """What an answer to the gateway's request has to name, read from the Task that its caller sees."""
     message = object_at(object_at(task, "status"), "message")
     for part in objects_at(message, "parts"):
         form = object_at(object_at(part, "data"), PERMISSION)

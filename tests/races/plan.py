@@ -1,4 +1,4 @@
-"""Which question is raced for by whom, by seed: who answers what, through which door, and what happens beside it."""
+"""The plan of each race, by seed: racers, their answers and edges, and concurrent events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final, Literal, TypeAlias
 RACERS: Final = 24
 GATEWAYS: Final = 2
 LIFE_MS: Final = 1_500
-"""How long a question lives that is to expire in the middle of its race."""
+"""Lifetime of a request that is to expire during its race."""
 _CLOSE_MS: Final = 12.0
-"""Racers begin within this time of each other: about as long as an answer takes."""
+"""Racers begin within this time: about as long as an answer takes."""
 
 Option: TypeAlias = Literal["pay", "leave"]
 OPTIONS: Final[tuple[Option, ...]] = ("pay", "leave")
 
 
 class Story(StrEnum):
-    """What else can close the question."""
+    """What else can close the request."""
 
     PEOPLE = "people alone"
     HOST = "the services of a host"
@@ -30,14 +30,14 @@ class Story(StrEnum):
 
 
 _LEADS_MS: Final = {Story.CANCEL: 400.0, Story.SUPERSEDE: 20.0, Story.MOVED_ON: 20.0}
-"""How long before the racers begins, at most, what takes its way through the agent: either may be first."""
+"""Maximum lead of an event that reaches the gateway through the agent: either may be first."""
 
 STORIES: Final = (*Story, Story.PEOPLE, Story.TIMEOUT)
-"""In turn, so that each is played in the shortest run; two of them twice as often."""
+"""In turn, so that the shortest run has each; two of them twice as often."""
 
 
 class Way(StrEnum):
-    """Through which edge."""
+    """The edge that is used."""
 
     HTTP = "http"
     CHANNEL = "channel"
@@ -53,7 +53,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Racer:
-    """One of those who answer; ``after_ms`` its start."""
+    """One racer; ``after_ms`` is its start."""
 
     number: int
     act: Act
@@ -65,7 +65,7 @@ class Racer:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """One question and all who answer it. ``stir_ms``: when what the story is about happens, from the start."""
+    """One approval and all of its racers. ``stir_ms``: time of the story's event, from the start."""
 
     number: int
     story: Story
@@ -74,14 +74,14 @@ class Race:
 
     @property
     def label(self) -> str:
-        """The name of the question at the agent."""
+        """The name of the request at the agent."""
         return f"r{self.number:04}"
 
 
 def plan_races(count: int, draw: Random) -> list[Race]:
-    """The races of a run; the same numbers drawn give the same races.
+    """The races of a run; the same random numbers give the same races.
 
-    Cancels come first: an answer whose task ended is settled when its row comes due again, which takes its time.
+    Cancels come first: an answer whose task ended is settled when its row is due again, which takes a while.
     """
     races = [_plan_race(number, STORIES[number % len(STORIES)], draw) for number in range(count)]
     return sorted(races, key=lambda race: race.story is not Story.CANCEL)

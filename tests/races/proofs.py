@@ -1,4 +1,4 @@
-"""What the store says of every race, held against what the racers were told and what the agent was sent."""
+"""Compares the stored facts of every race with the racers' replies and the agent's messages."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import ApprovalDecision
     from passerelle.store.store import Store
     from tests.races.agent import Cashier
-    from tests.races.racers import Result, Told
+    from tests.races.racers import RacerReply, Result
 
 _ALLOWED: Final = {"pay": "allowed", "leave": "rejected"}
 _OVER: Final = frozenset({"returned", "undeliverable"})
 _AGENTS_WILL: Final = frozenset({Story.SUPERSEDE, Story.MOVED_ON, Story.CANCEL})
-"""Stories in which the agent may be past its question when the answer to it is ready."""
+"""Stories in which the agent may have moved on when the answer to its request is ready."""
 
 
 @dataclass(slots=True)
 class Question:
-    """The facts of one question: how it was opened, every closing, and the end of each way back."""
+    """The facts of one approval: its opening, every closing, and the end of each delivery."""
 
     native: str = ""
     closings: list[ActionResolved] = field(default_factory=list[ActionResolved])
@@ -40,17 +40,17 @@ class Question:
 
 @dataclass(slots=True)
 class Judgement:
-    """What was found. ``strange`` are the tasks with faults; the rest counts closings, and what racers were told."""
+    """The result. ``strange`` are the tasks with faults; the rest counts closings and replies."""
 
     faults: list[str] = field(default_factory=list[str])
     strange: list[str] = field(default_factory=list[str])
     causes: Counter[str] = field(default_factory=Counter[str])
-    told: Counter[str] = field(default_factory=Counter[str])
+    codes: Counter[str] = field(default_factory=Counter[str])
     winners: Counter[str] = field(default_factory=Counter[str])
 
 
 async def read_questions(store: Store, sessions: Iterable[str]) -> dict[str, Question]:
-    """Every question of these sessions, by its id."""
+    """Every approval of these sessions, by id."""
     found: dict[str, Question] = defaultdict(Question)
     for session in sessions:
         for entry in await read_stream(store.log, session):
@@ -69,12 +69,12 @@ async def read_questions(store: Store, sessions: Iterable[str]) -> dict[str, Que
 
 
 def judge(results: Iterable[Result], questions: dict[str, Question], cashier: Cashier) -> Judgement:
-    """Holds every race against the facts."""
+    """Compares every race with the facts."""
     judgement = Judgement()
     for result in results:
         label = f"{result.race.label} ({result.race.story})"
         faults = list(result.faults)
-        for action_id, tolds in result.tolds.items():
+        for action_id, replies in result.replies.items():
             question = questions.get(action_id)
             if question is None or len(question.closings) != 1:
                 count = len(question.closings) if question else "unknown, not"
@@ -82,20 +82,20 @@ def judge(results: Iterable[Result], questions: dict[str, Question], cashier: Ca
                 continue
             decision = question.closings[0].decision
             judgement.causes[decision.cause] += 1
-            judgement.told.update(told.code for told in tolds)
-            judgement.winners.update(told.device for told in tolds if told.outcome == "won")
-            faults += _judge_tolds(decision, tolds)
+            judgement.codes.update(reply.code for reply in replies)
+            judgement.winners.update(reply.device for reply in replies if reply.outcome == "won")
+            faults += _judge_replies(decision, replies)
             faults += _judge_return(question, cashier, result.race.story)
         judgement.strange += [result.task_id] if faults else []
         judgement.faults += [f"{label}: {fault}" for fault in faults]
     return judgement
 
 
-def _judge_tolds(decision: ApprovalDecision, tolds: list[Told]) -> list[str]:
-    """Exactly one has won if a person did, and everybody was told of the decision that is stored."""
-    won = [told for told in tolds if told.outcome == "won"]
-    # Whose channel was cut before it was told sends its answer again, and is told that it is known.
-    won = won or [told for told in tolds if told.outcome == "replayed" and told.was_cut][:1]
+def _judge_replies(decision: ApprovalDecision, replies: list[RacerReply]) -> list[str]:
+    """Exactly one racer has won if a person decided, and every racer received the stored decision."""
+    won = [reply for reply in replies if reply.outcome == "won"]
+    # A racer whose channel was cut before the reply sends its answer again, and the reply reports a repeat.
+    won = won or [reply for reply in replies if reply.outcome == "replayed" and reply.was_cut][:1]
     by_answer = decision.source == "answer"
     faults = [f"{len(won)} won, closed by {decision.cause}"] if len(won) != by_answer else []
     stored = {
@@ -105,19 +105,19 @@ def _judge_tolds(decision: ApprovalDecision, tolds: list[Told]) -> list[str]:
         "deviceName": decision.device_name,
         "decidedAt": decision.decided_at,
     }
-    for told in tolds:
-        shown = {name: told.winner.get(name) for name in stored}
-        if told.outcome == "refused":
-            faults.append(f"{told.device} was told {told.code}: {told.winner}")
+    for reply in replies:
+        shown = {name: reply.winner.get(name) for name in stored}
+        if reply.outcome == "refused":
+            faults.append(f"{reply.device} received {reply.code}: {reply.winner}")
         elif shown != stored:
-            faults.append(f"{told.device} was told {told.code} and {shown}, stored is {stored}")
-        elif told.outcome != "lost" and told.device != decision.device_name:
-            faults.append(f"{told.device} was told that it won, {decision.device_name} did")
+            faults.append(f"{reply.device} received {reply.code} and {shown}, stored is {stored}")
+        elif reply.outcome != "lost" and reply.device != decision.device_name:
+            faults.append(f"{reply.device} received that it won, but {decision.device_name} did")
     return faults
 
 
 def _judge_return(question: Question, cashier: Cashier, story: Story) -> list[str]:
-    """One way back with one end for an answer that is owed; the agent does what was decided, once, or nothing."""
+    """One delivery with one end for a pending answer; the agent does what was decided, once, or nothing."""
     closing = question.closings[0]
     decision = closing.decision
     done = cashier.done[question.native]

@@ -1,4 +1,4 @@
-"""Those who answer, each through its own door, and what every one of them is told."""
+"""The racers, each through its own edge, and the reply that each receives."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["won", "replayed", "lost", "refused"]
 
 _CLOSED: Final = frozenset({"already_resolved", "expired", "cancelled", "superseded"})
-"""What a loser is told."""
+"""The error codes of a lost race."""
 _AGAIN: Final = frozenset({"conflict", "store_unavailable", "limited"})
-"""Nothing was decided: whoever is told this tries again."""
+"""Nothing was decided: a racer with this error tries again."""
 _TRIES: Final = 10
 _ENDS_S: Final = 30.0
 _ENDED: Final = frozenset(f"TASK_STATE_{one}" for one in ("COMPLETED", "CANCELED", "FAILED"))
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one racer learned: of its own answer, or of the one that won."""
+class RacerReply:
+    """The reply to one racer: the outcome of its own answer, or the winning one."""
 
     device: str
     outcome: Outcome
     code: str
     winner: JsonObject
     was_cut: bool = False
-    """Its channel ended meanwhile: a client that sends too many frames is sent away for ten seconds."""
+    """Its channel ended meanwhile: a client that sends too many frames is rejected for ten seconds."""
 
 
 @dataclass(slots=True)
 class Result:
-    """One race as it was seen from outside; ``tolds`` by question, in the gateway's ids."""
+    """One race as seen from outside; ``tolds`` by request, in the gateway's ids."""
 
     race: Race
     task_id: str = ""
-    tolds: dict[str, list[Told]] = field(default_factory=dict[str, list[Told]])
+    replies: dict[str, list[RacerReply]] = field(default_factory=dict[str, list[RacerReply]])
     faults: list[str] = field(default_factory=list[str])
 
 
 async def run_race(site: Site, race: Race) -> Result:
-    """Has the agent ask, lets everybody answer, and stays until the task has ended."""
+    """Makes the agent request approval, lets all racers answer, and waits until the task has ended."""
     result = Result(race)
     try:
         await _Course(site, race, result).run()
@@ -70,7 +70,7 @@ async def run_race(site: Site, race: Race) -> Result:
 
 @dataclass(slots=True)
 class _Course:
-    """One race on its way."""
+    """A race in progress."""
 
     site: Site
     race: Race
@@ -81,7 +81,7 @@ class _Course:
         return HOST if self.race.story is Story.HOST else PERSON
 
     async def run(self) -> None:
-        """The race, and one more for each question that the agent asks after it."""
+        """Runs the race, and one more for each later request of the agent."""
         async with aclosing(self._follow()) as frames:
             question = await anext(frames)
             following = asyncio.create_task(_drain(frames))
@@ -93,7 +93,7 @@ class _Course:
                 await asyncio.gather(following, return_exceptions=True)
 
     async def _follow(self) -> AsyncGenerator[JsonObject]:
-        """The questions in the stream of the first message: it is read to its end, as an app does that shows a task."""
+        """The requests in the stream of the first message, read to its end like in an app that shows a task."""
         text = f"race {self.race.label} {self.race.story}"
         async with self._post("SendStreamingMessage", _write(text)) as response:
             async for line in response.content:
@@ -113,15 +113,15 @@ class _Course:
         answer = await self._call("GetTask", {"id": self.result.task_id})
         task = object_at(answer, "result")
         question = read_question(task)
-        if question is not None and str(question["actionId"]) not in self.result.tolds:
+        if question is not None and str(question["actionId"]) not in self.result.replies:
             await self._race(question, self.race.racers[2:6])
         return text_at(object_at(task, "status"), "state") in _ENDED
 
     async def _race(self, question: JsonObject, racers: Sequence[Racer]) -> None:
-        told = await asyncio.gather(*(self._go(question, racer) for racer in racers))
-        self.result.tolds[str(question["actionId"])] = [one for part in told for one in part]
+        replied = await asyncio.gather(*(self._go(question, racer) for racer in racers))
+        self.result.replies[str(question["actionId"])] = [one for part in replied for one in part]
 
-    async def _go(self, question: JsonObject, racer: Racer) -> list[Told]:
+    async def _go(self, question: JsonObject, racer: Racer) -> list[RacerReply]:
         await asyncio.sleep(racer.after_ms / 1000)
         match racer.act:
             case Act.WORDS:
@@ -136,17 +136,17 @@ class _Course:
                 return list(await asyncio.gather(*tries))
 
     async def _stir(self) -> None:
-        """What the story is about, unless people or time are enough."""
+        """Triggers the event of the story, unless it is an answer or an expiry."""
         await asyncio.sleep(self.race.stir_ms / 1000)
         if self.race.story is Story.CANCEL:
             await self._call("CancelTask", {"id": self.result.task_id})
-        self.site.cashier.stir(self.race.label)
+        self.site.cashier.act_alone(self.race.label)
 
-    # ------------------------------------------------------------ doors
+    # ------------------------------------------------------------ edges
 
     async def _answer(
         self, question: JsonObject, racer: Racer, gateway: int, decision: str
-    ) -> Told:
+    ) -> RacerReply:
         answer = {**question, "decisionId": decision, "optionId": racer.option}
         device, cuts = name_device(racer.number), self._count_cuts(racer, gateway)
         for _ in range(_TRIES):
@@ -157,13 +157,13 @@ class _Course:
                 continue
             was_cut = self._count_cuts(racer, gateway) > cuts
             if code in {"won", "replayed"}:
-                return Told(
+                return RacerReply(
                     device, cast("Outcome", code), code, object_at(said, "decision"), was_cut
                 )
             if code in _CLOSED:
-                return Told(device, "lost", code, object_at(said, "winner"), was_cut)
-            return Told(device, "refused", code, said)
-        return Told(device, "refused", "never decided", {})
+                return RacerReply(device, "lost", code, object_at(said, "winner"), was_cut)
+            return RacerReply(device, "refused", code, said)
+        return RacerReply(device, "refused", "never decided", {})
 
     def _count_cuts(self, racer: Racer, gateway: int) -> int:
         return self.site.cuts[self.owner, racer.number, gateway]

@@ -1,8 +1,8 @@
-"""After the races: what is still owed, and that all of it comes to an end.
+"""After the races: checks that every pending row comes to an end.
 
-Two kinds of rows may stand there with a time of their own: facts about device links, which are told together some time
-after they came up, and further messages of which nobody heard in time whether they arrived. Each of them is explained,
-and then hastened: its time comes now, and it has to go. Nothing else may be left.
+Two kinds of rows may have a later due time: facts about device connections, which are collected for some time, and
+messages with an unknown outcome. Each of them is explained and then made due now, after which it has to disappear. No
+other row may be left.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import TaskRecord
 
 _RESTS_S: Final = 25.0
-"""More than the time in which an act that was missed comes due again."""
+"""Longer than the time after which a missed act is due again."""
 
 
 @dataclass(slots=True)
 class Rest:
-    """``hastened`` are the rows that were brought forward, ``faults`` those that nothing explains."""
+    """``hastened`` are the rows that were made due early, ``faults`` those without an explanation."""
 
     view: StoreView
     tasks: dict[str, TaskRecord]
@@ -35,7 +35,7 @@ class Rest:
     faults: list[str] = field(default_factory=list[str])
 
     def is_reached(self) -> bool:
-        """One look; rows whose time is later than a claim would put it are brought forward."""
+        """One check; rows that are due later than a claim would allow are made due now."""
         soon_ms = self.view.read_time() + VISIBILITY_MS
         for row, at_ms in self.view.list_rows().items():
             if at_ms > soon_ms and self._explain(row):
@@ -44,11 +44,11 @@ class Rest:
         return not self.view.find_leaks()
 
     def _explain(self, row: str) -> bool:
-        """Whether a row may wait for a later time."""
+        """Whether a row may be due later."""
         kind, owner, rest = (*row.split(":", 2), "")[:3]
         match kind:
             case "link":
-                if not self.view.count_untold(owner, rest):
+                if not self.view.count_unstored(owner, rest):
                     self.faults.append(f"{row} has nothing to tell")
                 return True
             case "input":
@@ -61,7 +61,7 @@ class Rest:
 
 
 async def await_rest(store_url: str, folder: Path) -> Rest:
-    """Until nothing is owed any more; what is left then is a fault, each row by its name."""
+    """Waits until nothing is pending; a row that is left then is a fault, named by its key."""
     async with open_records(store_url, folder) as records:
         await records.read()
         tasks = dict(records.tasks)

@@ -1,4 +1,4 @@
-"""Two gateways over one store as processes, the agent that asks, and the devices of those who answer."""
+"""Two gateways over one store as processes, the agent, and the racers' devices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SCOPES: Final = (
 
 @dataclass(slots=True)
 class Site:
-    """Everything that runs. ``channels`` are open for each owner and device number, at the gateway of its racer."""
+    """All processes. ``channels`` are open for each owner and device number, at the gateway of its racer."""
 
     store_url: str
     cashier: Cashier
@@ -49,27 +49,27 @@ class Site:
         default_factory=dict[tuple[str, int, int], ChannelClient]
     )
     cuts: Counter[tuple[str, int, int]] = field(default_factory=Counter[tuple[str, int, int]])
-    """How often each of them has ended."""
+    """Number of disconnects of each channel."""
 
     def url(self, gateway: int) -> str:
-        """Where a gateway listens."""
+        """The URL of a gateway."""
         return self.gateways[gateway].url
 
 
 def headers_of(owner: str, device: int | None = None) -> dict[str, str]:
-    """How somebody is known over HTTP, and at which device."""
+    """The HTTP headers that identify a person and a device."""
     shown = {"Authorization": f"Bearer {_SECRET}{owner}"}
     return shown if device is None else {**shown, "Passerelle-Device": name_device(device)}
 
 
 def name_device(device: int) -> str:
-    """What a racer's device calls itself."""
+    """The name of a racer's device."""
     return f"dev_{device:02}"
 
 
 @asynccontextmanager
 async def run_site(folder: Path) -> AsyncGenerator[Site]:
-    """Starts everything, and ends it."""
+    """Starts everything, and stops it at the end."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
         cashier = Cashier()

@@ -1,1 +1,1 @@
-"""Channels under load and faults, checked as they go: ``make stress``."""
+"""Channels under load and faults, with checks during the run: ``make stress``."""

@@ -1,14 +1,13 @@
 """``make stress``: two instances over one store, devices that drop, stall, reload and take over, and every fault.
 
-``SEED=n`` plans the same run again; ``SHORT=1`` has 40 devices and each fault once. The run holds when afterwards
+``SEED=n`` plans the same run again; ``SHORT=1`` has 40 devices and each fault once. The run passes when afterwards
 
-- what each device holds is what the store has, in order, or it was told of a gap on the way there;
-- no event came twice, and none out of order, inside of one history;
-- every close code is one of those that the faults explain, and who was superseded was told 4509;
-- no connection, no followed stream and no task of the loop is left.
+- each device holds the stored events, in order, or received a gap on the way; - no event arrived twice or out of
+order within one history; - every close code is explained by a fault, and a superseded connection got 4509; - no
+connection, no followed stream and no task of the loop is left.
 
-The long form ends a whole instance under 500 devices that follow and 500 that take nothing: it is gone within ten
-seconds, and the 500 have everything from the other one within fifteen.
+The long form stops an instance under 500 devices that follow and 500 that do not read: it exits within ten seconds,
+and the 500 have received everything from the other one within fifteen.
 """
 
 from __future__ import annotations
@@ -47,25 +46,25 @@ from tests.support.waiting import wait_until
 EXPLAINED: Final = frozenset(
     {1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4003, 4004, 4008, 4012}
 )
-"""Codes that a device may see and come back from: cuts, drains, replays in turns, a store that is away."""
+"""Close codes after which a device may reconnect: cuts, drains, replays in turns, an unavailable store."""
 LIMITS: Final = ChannelLimits(
     principal_connections=10_000,
     heartbeat_s=1,
     idle_s=10,
     recheck_s=2,
-    # Here the state of a stream is every id that it ever had.
+    # Here the state of a stream is the list of all its event ids.
     snapshot_bytes=1 << 24,
 )
 _SETTLES_S: Final = 30.0
 _BEGINS_S: Final = 120.0
-"""All devices come at once, and no promise says how long that takes on a machine that has other work."""
+"""All devices connect at once; no guarantee limits the time of that on a machine with other work."""
 _TRIM_AT: Final = 40
 _STARTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything."""
+    """Amounts of everything."""
 
     seed: int
     readers: int
@@ -76,7 +75,7 @@ class Plan:
 
 @dataclass
 class Instance:
-    """One gateway as far as channels go, behind a door of its own that can be cut and moved."""
+    """One gateway, channels only, behind a proxy that can be cut and moved."""
 
     rig: Rig
     door: FaultProxy
@@ -89,7 +88,7 @@ class Instance:
 
 @dataclass
 class Stage:
-    """Everything that a fault can be done to."""
+    """Everything that faults apply to."""
 
     pair: Pair
     folder: Path
@@ -101,12 +100,12 @@ class Stage:
 
     @property
     def engine(self) -> str:
-        """The server that has the data now."""
+        """The server that currently holds the data."""
         return (self.pair.replica if self.promoted else self.pair.primary).url
 
     @asynccontextmanager
     async def run_rig(self) -> AsyncGenerator[Rig]:
-        """A hub and an endpoint with connections of their own to the store; one instance over each back-end."""
+        """A hub and an endpoint with separate store connections; one instance over each back end."""
         settings = StoreSettings(self.pair.url, self.folder)
         async with await Store.open(settings) as store:
             outages = Outages(store.log, Metrics(), structlog.get_logger())
@@ -120,7 +119,7 @@ class Stage:
             await outages.close()
 
     async def start_instance(self, door: FaultProxy) -> Instance:
-        """A life behind a door; one that finds no store is started again, as whoever runs it would."""
+        """Starts an instance behind a proxy; restarts it if the store is unavailable, as a supervisor would."""
         life = AsyncExitStack()
         rig = await self._enter(life)
         door.upstream = f"127.0.0.1:{rig.port}"
@@ -134,7 +133,7 @@ class Stage:
         return await life.enter_async_context(self.run_rig())
 
     async def append(self, session: str, count: int) -> None:
-        """Stores events; while the store is away, or a write has an unknown outcome, it is tried anew."""
+        """Stores events; retries while the store is unavailable or a write has an unknown outcome."""
         epoch = f"{self.dice.getrandbits(32):08x}"
         try:
             await self.instances[0].rig.append(session, count, epoch=epoch)
@@ -148,38 +147,38 @@ class Stage:
             await asyncio.sleep(self.dice.uniform(0.02, 0.08))
 
     async def read_truth(self, session: str) -> list[str]:
-        """The ids of every event that the store has."""
+        """The ids of all stored events."""
         stream = StreamRef(StreamKind.SESSION, session)
         while True:
             try:
                 log = self.instances[0].rig.store.log
                 entries = await log.read_page(stream, 0, 1_000_000)
             except StoreUnavailable:
-                await asyncio.sleep(0.2)  # bounded by whoever asked for the run
+                await asyncio.sleep(0.2)  # bounded by the run
             else:
                 return [entry.event_id for entry in entries]
 
 
 async def cut_devices(stage: Stage) -> None:
-    """Every socket ends without a goodbye."""
+    """Cuts every socket without a close handshake."""
     for instance in stage.instances:
         instance.door.cut()
 
 
 async def cut_hints(stage: Stage) -> None:
-    """The subscription connections are killed: hints are lost."""
+    """Kills the subscription connections: hints are lost."""
     ask(stage.engine, "CLIENT", "KILL", "TYPE", "pubsub")
 
 
 async def pause_store(stage: Stage) -> None:
-    """Nothing passes to or from the store for a while."""
+    """Blocks all traffic to and from the store for a while."""
     stage.pair.address.open.clear()
     await asyncio.sleep(stage.dice.uniform(0.5, 1.5))
     stage.pair.address.open.set()
 
 
 async def trim(stage: Stage) -> None:
-    """A stream loses its older half, whoever is behind."""
+    """Trims the older half of a stream, even if devices lag."""
     session = stage.dice.choice(stage.sessions)
     store = stage.instances[0].rig.store
     upto = len(await stage.read_truth(session))
@@ -188,9 +187,9 @@ async def trim(stage: Stage) -> None:
 
 
 async def take_over(stage: Stage) -> None:
-    """Second connections of some devices."""
+    """Opens second connections of some devices."""
     chosen = stage.dice.sample(stage.readers, max(1, len(stage.readers) // 8))
-    # Right behind a fault that has cut them there is nobody whose place is taken.
+    # Right after a fault that cut them no connection exists that could be superseded.
     await wait_until(
         lambda: all(reader.is_linked for reader in chosen), _BEGINS_S, "those are linked"
     )
@@ -198,12 +197,12 @@ async def take_over(stage: Stage) -> None:
 
 
 async def drain_instance(stage: Stage) -> None:
-    """One instance is told to end; its devices go on at the other, then it comes back."""
+    """Drains one instance; its devices continue at the other, then it restarts."""
     await _replace(stage, within_ms=300, jitter_ms=700)
 
 
 async def kill_instance(stage: Stage) -> None:
-    """One instance is gone at once; its devices go on at the other, then it comes back."""
+    """Kills one instance; its devices continue at the other, then it restarts."""
     stage.instances[1].door.cut()
     await _replace(stage, within_ms=0, jitter_ms=0)
 
@@ -217,7 +216,7 @@ async def _replace(stage: Stage, within_ms: int, jitter_ms: int) -> None:
 
 
 async def promote(stage: Stage) -> None:
-    """A replica takes over that lacks acknowledged writes; their sequences are used again."""
+    """Promotes a replica that lacks acknowledged writes; their sequences are used again."""
     await stage.pair.await_replicated()
     stage.pair.cut_replication()
     tops = {f"session:{one}": len(await stage.read_truth(one)) for one in stage.sessions}
@@ -238,7 +237,7 @@ async def promote(stage: Stage) -> None:
 
 
 async def flush(stage: Stage) -> None:
-    """Everything is gone."""
+    """Deletes all data."""
     ask(stage.engine, "FLUSHALL")
 
 
@@ -255,7 +254,7 @@ FAULTS: Final[tuple[Callable[[Stage], Awaitable[None]], ...]] = (
 
 
 async def play(plan: Plan, stage: Stage) -> list[str]:
-    """The whole run; sentences about what did not hold."""
+    """Runs the plan; returns one sentence per violation."""
     owner = stage.instances[0].rig
     stage.sessions = [owner.make_session() for _ in range(plan.sessions)]
     for session in stage.sessions:
@@ -275,7 +274,7 @@ async def play(plan: Plan, stage: Stage) -> list[str]:
     faults = await _await_truth(stage)
     for reader in stage.readers:
         reader.done.set()
-    for session in stage.sessions:  # what wakes the readers, so that they see that it is over
+    for session in stage.sessions:  # wakes up the readers, so that they notice the end
         await stage.append(session, 1)
     await asyncio.wait(lives, timeout=10)
     for life in lives:
@@ -308,7 +307,7 @@ def _make_reader(stage: Stage, number: int) -> Reader:
 
 
 async def _await_truth(stage: Stage) -> list[str]:
-    """Who does not come to hold what the store has."""
+    """Readers that do not reach the stored state."""
     truths = {f"session:{one}": await stage.read_truth(one) for one in stage.sessions}
 
     def list_astray() -> list[Reader]:
@@ -337,7 +336,7 @@ def _judge(stage: Stage) -> list[str]:
         f"close code {code}, {n} times" for code, n in codes.items() if code not in EXPLAINED
     ]
     if not any(reader.superseded for reader in stage.readers):
-        faults.append("nobody was superseded: take-over was not played")
+        faults.append("no connection was superseded: takeover was not played")
     return faults
 
 
@@ -355,7 +354,7 @@ async def _find_leaks(stage: Stage) -> list[str]:
 
 
 async def run(plan: Plan) -> list[str]:
-    """Sets the stage and plays the plan."""
+    """Starts the processes and runs the plan."""
     before = asyncio.all_tasks()
     with tempfile.TemporaryDirectory(prefix="psr-stress-") as folder:
         async with AsyncExitStack() as stack:
@@ -377,7 +376,7 @@ async def run(plan: Plan) -> list[str]:
 
 
 async def end_instance(numbers: Numbers) -> list[str]:
-    """A whole instance ends under many devices, half of which take nothing any more."""
+    """Stops an instance under many devices, half of which no longer read."""
     with tempfile.TemporaryDirectory(prefix="psr-stress-") as folder:
         try:
             await play_drain(Path(folder), numbers, find_free_port())

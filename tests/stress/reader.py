@@ -1,7 +1,7 @@
 """One device under stress: it follows, stalls, reloads and takes over, and keeps what an application would.
 
-What it is told is checked as it comes: inside of one history each event follows the one before, and none comes twice.
-Whether what it holds is true is asked at the end.
+Each event is checked on arrival: within one history it follows the previous one and is no duplicate. At the end the
+state is compared with the store.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.support.waiting import wait_until
 
 AGAIN_S: Final = 0.1
 TAKES_OVER_S: Final = 60.0
-"""No promise says how long a welcome takes on a machine that has other work."""
+"""No guarantee limits the time of a welcome on a machine with other work."""
 _GONE: Final = frozenset({"gone", "not_found"})
 
 
 @dataclass
 class Reader:
-    """A device of Ada's and the stream that it follows. ``faults`` are sentences about what must not be."""
+    """A device of Ada's and the stream that it follows. ``faults`` are sentences about violations."""
 
     url: str
     device: str
@@ -54,7 +54,7 @@ class Reader:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def live(self) -> None:
-        """Lives until ``done``: a link is made, held for a while, and made anew."""
+        """Runs until ``done``: connects, stays for a while, and reconnects."""
         while not self.done.is_set():
             try:
                 async with asyncio.timeout(None) as reload:
@@ -73,9 +73,9 @@ class Reader:
             await asyncio.sleep(AGAIN_S)
 
     async def take_over(self) -> None:
-        """A second connection of the same device and tab: the first one has to go.
+        """Opens a second connection of the same device and tab: the first one has to close.
 
-        It comes back as soon as every other one: at the pace of people its pauses alone would take half a minute.
+        It reconnects as soon as all others: at a person's pace its pauses alone would take half a minute.
         """
         async with ChannelClient(
             self.url,
@@ -94,7 +94,7 @@ class Reader:
                 self.faults.append(f"{error}, {usurper.status}")
 
     def forget(self) -> None:
-        """What there was is gone: the next connection begins anew."""
+        """Discards the state: the next connection starts from the beginning."""
         self.cursors = MemoryCursors()
         self.sequence = None
 
@@ -110,7 +110,7 @@ class Reader:
         ) as client:
             async for item in client.stream(self.stream):
                 self._take(item)
-                if self.stalls and reload.when() is None:  # not before something has come
+                if self.stalls and reload.when() is None:  # not before an event has arrived
                     held_s = self.dice.uniform(1, 4)
                     reload.reschedule(asyncio.get_running_loop().time() + held_s)
                 if not isinstance(item, Gap):
@@ -126,7 +126,7 @@ class Reader:
         return "snapshot"
 
     def _take(self, item: Item) -> None:
-        """State and cursor are kept in one step, as an application that persists does it."""
+        """Stores state and cursor in one step, as an application with persistence does."""
         if not isinstance(item, Gap):
             self.cursors.save(self.stream, item.cursor)
         match item:
@@ -144,7 +144,7 @@ class Reader:
                 assert isinstance(held, list)
                 assert isinstance(first, int)
                 self.sequence = int(cursor.split(".")[1])
-                # The state is read behind its cursor: what came in between follows as events, once more.
+                # The state is read after its cursor: events stored in between arrive once more.
                 kept = max(0, self.sequence - first + 1)
                 self.events = [str(name) for name in held[:kept]]
                 self.known = set(self.events)

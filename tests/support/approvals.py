@@ -1,4 +1,4 @@
-"""Questions for tests: a request with every default filled in, its principals, and a stream to fold."""
+"""Approval requests for tests: a request with every default set, its principals, and a stream to fold."""
 
 from dataclasses import dataclass, field, replace
 
@@ -35,7 +35,7 @@ PAUSE = RemotePause(
 
 
 def make_id(prefix: str, number: int = 1) -> str:
-    """An id of ours, different for each number."""
+    """A valid id, different for each number."""
     return compose_id(prefix, SHARD, NOW_MS, number)
 
 
@@ -50,7 +50,7 @@ SCOPE = Scope(
 
 
 def make_request(number: int = 1, /, **changes: object) -> ApprovalRequest:
-    """A permission asked by a peer, owned by ``OWNER``, open for an hour."""
+    """A permission requested by a peer, owned by ``OWNER``, open for an hour."""
     request = ApprovalRequest(
         action_id=make_id("act", number),
         kind="permission",
@@ -74,7 +74,7 @@ def make_request(number: int = 1, /, **changes: object) -> ApprovalRequest:
 
 
 def make_input(number: int = 1, /, **changes: object) -> ApprovalRequest:
-    """A question in plain words."""
+    """An approval request that asks for free text."""
     words: dict[str, object] = {
         "kind": "input",
         "action_type": "free_input",
@@ -87,21 +87,21 @@ def make_input(number: int = 1, /, **changes: object) -> ApprovalRequest:
 def make_answer(
     record: ActionRecord, option: str | None = "allow", /, **changes: object
 ) -> AnswerAction:
-    """A valid answer of the owner to what stands in ``record``."""
+    """A valid answer of the owner to the open request in ``record``."""
     answer = AnswerAction(OWNER, record.rev, record.request.digest, make_id("dec"), option)
     return replace(answer, **changes)  # type: ignore[arg-type]  # the caller names the fields
 
 
 @dataclass(slots=True)
 class Stream:
-    """What a store would do: numbers the facts of a command, keeps them, and folds the record."""
+    """Acts as the store: numbers the facts of a command, keeps them, and folds the record."""
 
     record: ActionRecord | None = None
     events: list[Event] = field(default_factory=list[Event])
     now_ms: int = NOW_MS
 
     def tell(self, command: ActionCommand) -> list[Fact]:
-        """Decides and folds; errors pass through and leave everything as it was."""
+        """Decides and folds the command; errors pass through and change nothing."""
         facts = decide(self.record, command, self.now_ms)
         for fact in facts:
             self.push(fact)
@@ -116,12 +116,12 @@ class Stream:
         return event
 
     def open(self, request: ApprovalRequest | None = None) -> ActionRecord:
-        """Asks, and returns the open record."""
+        """Opens the request and returns the open record."""
         self.tell(OpenAction(request or make_request(), SCOPE))
         return self.now
 
     @property
     def now(self) -> ActionRecord:
-        """The record, which exists."""
+        """The current record; there must be one."""
         assert self.record is not None
         return self.record

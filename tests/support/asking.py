@@ -1,4 +1,4 @@
-"""An agent that wants leave in our own form, as a script of the scripted peer."""
+"""An agent that requests approval in the gateway's own form, as a script of the scripted peer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ask_leave(
     state: str = "INPUT_REQUIRED",
     **more: Json,
 ) -> Script:
-    """An agent that wants leave, in our own form."""
+    """A script that requests approval in the gateway's own form."""
 
     async def ask(turn: Turn) -> None:
         form: JsonObject = {
@@ -43,6 +43,6 @@ def ask_leave(
 
 
 def read_answer(message: JsonObject) -> JsonObject:
-    """The typed answer that the agent was sent."""
+    """The typed answer that the agent received."""
     [part] = cast("list[JsonObject]", message["parts"])
     return cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION])

@@ -1,4 +1,4 @@
-"""Those who have nothing to do with what goes on beside them: they call again and again, and are to be answered."""
+"""Unrelated calls that run in the background: repeated without pause, each must be answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BETWEEN_CALLS_S: Final = 0.05
 
 @dataclass(slots=True)
 class BackgroundCalls:
-    """How they fared: calls that were answered, the slowest of all, and what was wrong."""
+    """The outcome: number of answered calls, the slowest one, and the faults."""
 
     answered: int = 0
     slowest_s: float = 0.0
@@ -27,8 +27,8 @@ class BackgroundCalls:
 
     @asynccontextmanager
     async def calling(self, *asks: Callable[[], Awaitable[str]]) -> AsyncGenerator[None]:
-        """Each of ``asks`` is called over and over; it says what is wrong with its answer, or nothing."""
-        calling = [asyncio.create_task(self._go_on(ask)) for ask in asks]
+        """Repeats each of ``asks`` while the block runs; a call returns its fault, or nothing."""
+        calling = [asyncio.create_task(self._repeat(ask)) for ask in asks]
         try:
             yield
         finally:
@@ -36,7 +36,7 @@ class BackgroundCalls:
                 one.cancel()
             await asyncio.gather(*calling, return_exceptions=True)
 
-    async def _go_on(self, ask: Callable[[], Awaitable[str]]) -> None:
+    async def _repeat(self, ask: Callable[[], Awaitable[str]]) -> None:
         while True:
             began_s = time.monotonic()
             try:

@@ -1,4 +1,4 @@
-"""Batches for tests of the store: small, valid, and different only where a test says so."""
+"""Batches for tests of the store: small, valid, and with defaults that a test overrides where it needs to."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _numbers = itertools.count(1)
 
 
 def mint(prefix: str, shard: Shard) -> str:
-    """An id that no other test of this process has."""
+    """An id that is unique in this process."""
     return compose_id(prefix, shard, 1_700_000_000_000, next(_numbers))
 
 
 def event(name: str = "", *, facade: str | None = None) -> EncodedEvent:
-    """An event as the store takes it, with an A2A frame when it has a facade id."""
+    """An encoded event, with an A2A frame when it has a facade id."""
     identifier = name or f"ev_{next(_numbers)}"
     said = f'"eventId":"{identifier}","payload":{{"a2a":'.encode()
     frame = b'{"statusUpdate":{}}'
@@ -47,7 +47,7 @@ def event_of(
     words: str = "",
     action: str | None = None,
 ) -> EncodedEvent:
-    """An event as the product says it, which names the entities that it belongs to."""
+    """An event as the product encodes it, which names the entities that it belongs to."""
     scope = Scope(session_id=session, thread_id=thread, task_id=task, action_id=action)
     fact = Fact(scope, VendorPayload("x.said", {"words": words}), facade=task)
     return encode_event(Event(f"ev_{next(_numbers)}", "2026-01-02T03:04:05.006Z", "rt_1", fact))
@@ -81,7 +81,7 @@ class Place:
 
 
 def make_place(shard: Shard | None = None) -> Place:
-    """A place of its own for one test."""
+    """A new session with a task and a driver, for one test."""
     home = shard or Shard(next(_numbers) % 64)
     return Place(home, mint("se", home), mint("task", home))
 

@@ -1,4 +1,4 @@
-"""The JavaScript client in a real browser: a page that plays what a test wants, as the puppet in Node does."""
+"""The JavaScript client in a real browser: a page that a test controls, like the scripted client in Node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SERVED: Final = ("/clients/js/src/", "/clients/js/test/", "/tests/vectors/")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".json": "application/json"}
 FLAGS: Final = (
     "--headless=new",
-    "--no-sandbox",  # it runs as whoever runs the tests, and loads our own pages
+    "--no-sandbox",  # the browser runs as the user of the tests, and loads only local pages
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-extensions",
@@ -40,7 +40,7 @@ _WITHIN_S: Final = 40.0
 
 
 def find_browser() -> str:
-    """The browser of the system; one that is missing is an error, since a test that cannot run shows nothing."""
+    """The system's browser. A missing browser is an error: a skipped test would prove nothing."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     assert found is not None, "no Chromium: apt install chromium"
     return found
@@ -48,7 +48,7 @@ def find_browser() -> str:
 
 @dataclass(slots=True)
 class BrowserPages:
-    """A server of pages, and the pages that have dialled in to it."""
+    """A web server for the pages, and the pages that have connected to it."""
 
     folder: Path
     _server: Server
@@ -56,13 +56,13 @@ class BrowserPages:
 
     @property
     def origin(self) -> str:
-        """The origin of its pages, which a gateway has to list."""
+        """The origin of the pages, which a gateway has to allow."""
         port: int = self._server.sockets[0].getsockname()[1]
         return f"http://127.0.0.1:{port}"
 
     @contextlib.asynccontextmanager
     async def open_page(self, query: str) -> AsyncGenerator[ScriptedClient]:
-        """A page in a browser of its own, which is killed at the end."""
+        """Opens a page in its own browser, which is killed at the end of the block."""
         scripted = ScriptedClient()
         self._waiting.append(scripted)
         process = await asyncio.create_subprocess_exec(
@@ -83,7 +83,7 @@ class BrowserPages:
             await process.wait()
 
     async def reload(self, scripted: ScriptedClient) -> ScriptedClient:
-        """Loads the page anew: nothing of it is left but what it has stored."""
+        """Reloads the page: only what it has stored remains."""
         fresh = ScriptedClient()
         self._waiting.append(fresh)
         await scripted.do("reload")
@@ -96,7 +96,7 @@ class BrowserPages:
 
 @contextlib.asynccontextmanager
 async def open_browser_pages(folder: Path) -> AsyncGenerator[BrowserPages]:
-    """Pages come on one after the other."""
+    """Opens pages one after the other."""
     waiting: list[ScriptedClient] = []
 
     async def meet(control: ServerConnection) -> None:

@@ -1,4 +1,4 @@
-"""The package of ``passerelle-client`` as its wheel has it, for programs that import it by that name."""
+"""The package ``passerelle-client`` as its wheel contains it, for programs that import it by that name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = ROOT / "clients" / "python"
 TREE: Final = ROOT / "src" / "passerelle"
 LIBRARIES: Final = ("orjson", "websockets")
-"""What the wheel asks for without an extra."""
+"""The wheel's requirements without an extra."""
 API_LIBRARIES: Final = (
     "anyio",
     "certifi",
@@ -27,11 +27,11 @@ API_LIBRARIES: Final = (
     "idna",
     "typing_extensions.py",
 )
-"""What it asks for with the extra ``api``, with what that asks for."""
+"""The requirements with the extra ``api``, with their own dependencies."""
 
 
 def load_build_hook() -> ModuleType:
-    """What hatchling runs when the client is built."""
+    """The build hook that hatchling runs when it builds the client."""
     spec = spec_from_file_location("hatch_build", PROJECT / "hatch_build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -41,20 +41,20 @@ def load_build_hook() -> ModuleType:
 
 
 def write_client(folder: Path) -> None:
-    """Puts ``passerelle_client`` into a folder, beside the program that imports it."""
+    """Writes ``passerelle_client`` into a folder, next to the program that imports it."""
     hook = load_build_hook()
     hook.write_package(TREE, folder / hook.NAME)
 
 
 def build_client(folder: Path) -> Path:
-    """The wheel of the tree, in ``folder``."""
+    """Builds the wheel from the source tree, into ``folder``."""
     build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder))
     run_outside(*build, "--wheel", str(PROJECT), cwd=folder)
     return next(folder.glob("*.whl"))
 
 
 def install_client(wheel: Path, folder: Path, libraries: tuple[str, ...] = LIBRARIES) -> Path:
-    """An interpreter whose environment holds a wheel and what it asks for, lent by the one that runs the tests."""
+    """An environment with the wheel and its requirements; the libraries come from the environment of the tests."""
     venv.create(folder)
     (packages,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as content:
@@ -65,7 +65,7 @@ def install_client(wheel: Path, folder: Path, libraries: tuple[str, ...] = LIBRA
 
 
 def run_outside(*command: str, cwd: Path) -> str:
-    """Standard output of a program that must succeed, started outside of the tree's import path."""
+    """Standard output of a program that must succeed, run outside the tree's import path."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_"))}
     done = subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, check=False, text=True, timeout=300

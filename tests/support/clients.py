@@ -1,4 +1,4 @@
-"""Clients as a configuration describes them."""
+"""Client settings, as a configuration file defines them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_client(
     kind: CallerKind = "service",
     certificate: str | None = None,
 ) -> ClientSettings:
-    """A client with a key in clear, and the agents that it may call."""
+    """A client with a plain-text key and the agents that it may call."""
     return ClientSettings(
         name=name,
         key_hash=hash_key(Secret(key)) if key else None,

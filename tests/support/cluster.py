@@ -1,7 +1,7 @@
-"""A cluster of primaries that have a replica each, over the nodes that the other tests use.
+"""A cluster of primaries with one replica each, on the same engine as the other tests.
 
-A replica is cut off by taking away the account that it replicates with: the nodes still see each other, so the cluster
-promotes it when its primary dies, without what it lacks.
+A test cuts off a replica by removing the account that it replicates with. The nodes still see each other, so the
+cluster promotes the replica when its primary dies, without the writes that it lacks.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ _MOVED_WITHIN_S: Final = 300
 
 @dataclass(slots=True)
 class Cluster:
-    """``primaries[n]`` has ``replicas[n]``; which of the two serves changes with a failover."""
+    """``primaries[n]`` has ``replicas[n]``; a failover changes which of the two serves."""
 
     primaries: Server
     replicas: Server
 
     @property
     def urls(self) -> list[str]:
-        """Every node, for a store to be opened with."""
+        """The URLs of all nodes, for opening a store."""
         return [*self.primaries.nodes, *self.replicas.nodes]
 
     async def await_replicated(self, place: int) -> None:
-        """Returns when the replica has what its primary has now; others may go on to write."""
+        """Returns when the replica has all that its primary holds now; other writers may continue."""
         wanted = _offset(self.primaries.nodes[place])
         replica = self.replicas.nodes[place]
         await wait_until(lambda: _offset(replica) >= wanted, 20, "the replica is level")
 
     def cut_replication(self, place: int) -> None:
-        """From here on the replica gets nothing, and cannot come back."""
+        """Stops replication: the replica receives nothing more and cannot reconnect."""
         ask(self.primaries.nodes[place], "ACL", "DELUSER", _ACCOUNT)
 
     def kill_primary(self, place: int) -> None:
-        """SIGKILL: the cluster promotes its replica."""
+        """Kills the primary with SIGKILL: the cluster promotes its replica."""
         end_process(self.primaries.processes[place])
 
     async def await_promoted(self, place: int) -> None:
-        """Returns when the replica serves, and some other node knows it."""
+        """Returns when the replica serves and another node knows it."""
         url = self.replicas.nodes[place]
-        await wait_until(lambda: _told(url, "role") == "master", 30, "the replica is promoted")
+        await wait_until(lambda: _read_info(url, "role") == "master", 30, "the replica is promoted")
         others = [one for at, one in enumerate(self.primaries.nodes) if at != place]
         await wait_until(lambda: all(map(_is_whole, others)), 30, "the cluster is whole")
 
     async def move_slots(self, source: int, target: int, count: int) -> None:
-        """Moves slots with all of their keys, as an operator does it."""
+        """Moves slots with all of their keys, as an operator would."""
         source_id, target_id = (_node_id(self.primaries.nodes[at]) for at in (source, target))
         command = (
             *("redis-cli", "--cluster", "reshard", self.primaries.url.removeprefix("redis://")),
@@ -88,7 +88,7 @@ class Cluster:
         assert process.returncode == 0, said.decode(errors="replace")[-2_000:]
 
     def serves(self, place: int, shard: Shard) -> bool:
-        """Whether a primary has the keys of a shard."""
+        """Whether a primary holds the keys of a shard."""
         try:
             ask(self.primaries.nodes[place], "EXISTS", f"{{{shard.tag}}}:")
         except redis.ResponseError:
@@ -96,13 +96,13 @@ class Cluster:
         return True
 
     def count_behind(self, place: int) -> int:
-        """How many bytes of writes the replica lacks."""
+        """Bytes of writes that the replica lacks."""
         return _offset(self.primaries.nodes[place]) - _offset(self.replicas.nodes[place])
 
 
 @contextmanager
 def run_replicated_cluster(binary: EngineBinary, size: int = 3) -> Generator[Cluster]:
-    """Primaries with all slots, and a replica of each that is level with it."""
+    """Primaries with all slots, each with a replica in sync."""
     with ExitStack() as stack:
         primaries = stack.enter_context(run_cluster(binary, size))
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-t-")))
@@ -138,7 +138,7 @@ def run_replicated_cluster(binary: EngineBinary, size: int = 3) -> Generator[Clu
 
 
 def _follows(url: str, primary_id: str) -> bool:
-    """Whether a node could be made the replica of another one, which it has to know first."""
+    """Whether a node became the replica of another, which it has to know first."""
     known = cast("bytes", ask(url, "CLUSTER", "NODES")).decode()
     if primary_id not in known:
         return False
@@ -147,7 +147,7 @@ def _follows(url: str, primary_id: str) -> bool:
 
 
 def _is_linked(url: str) -> bool:
-    return _told(url, "master_link_status") == "up"
+    return _read_info(url, "master_link_status") == "up"
 
 
 def _node_id(url: str) -> str:
@@ -159,9 +159,9 @@ def _is_whole(url: str) -> bool:
 
 
 def _offset(url: str) -> int:
-    name = "master_repl_offset" if _told(url, "role") == "master" else "slave_repl_offset"
-    return cast("int", _told(url, name))
+    name = "master_repl_offset" if _read_info(url, "role") == "master" else "slave_repl_offset"
+    return cast("int", _read_info(url, name))
 
 
-def _told(url: str, name: str) -> object:
+def _read_info(url: str, name: str) -> object:
     return cast("dict[str, object]", ask(url, "INFO", "replication")).get(name)

@@ -1,4 +1,4 @@
-"""A collector of spans on a loopback socket: OTLP over HTTP, as OpenTelemetry's own exporter sends it."""
+"""A span collector on a loopback socket: OTLP over HTTP, as OpenTelemetry's own exporter sends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.loopback_server import LoopbackServer
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a test looks at."""
+    """The fields of a span that tests read."""
 
     name: str
     kind: int
@@ -26,18 +26,18 @@ class Span:
 
 @dataclass
 class Collector(LoopbackServer):
-    """Keeps the spans that it gets."""
+    """Keeps the spans that it receives."""
 
     spans: list[Span] = field(default_factory=list[Span])
     services: set[str] = field(default_factory=set[str])
     PATH: ClassVar = "/v1/traces"
 
     def list_routes(self) -> list[web.RouteDef]:
-        """What is served."""
+        """The routes."""
         return [web.post("/v1/traces", self._take)]
 
     def find(self, name: str, kind: int) -> Span:
-        """The only span of that name and kind."""
+        """The only span with that name and kind."""
         [found] = [span for span in self.spans if (span.name, span.kind) == (name, kind)]
         return found
 

@@ -1,4 +1,4 @@
-"""The command line in this process: what it prints, where, and how it ends, without the cost of starting it."""
+"""The command line run in this process: its output and exit status, without the cost of starting a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from passerelle.gateway.settings.variables import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended."""
+    """The exit status and output of a command."""
 
     status: int
     out: str
@@ -27,26 +27,26 @@ class CommandResult:
 
     @property
     def lines(self) -> list[str]:
-        """What it printed, line by line; a test that reads them expects no complaint."""
+        """The lines of standard output; fails if anything is on standard error."""
         assert self.status == 0, self.err
         return self.out.splitlines()
 
     @property
     def answer(self) -> dict[str, Any]:
-        """What it printed as JSON."""
+        """Standard output parsed as JSON."""
         return cast("dict[str, Any]", json.loads("\n".join(self.lines)))
 
 
 async def run_command(gateway: GatewayProcess, *words: str, stdin: str = "") -> CommandResult:
-    """One call, as a user of this machine makes it; in a thread, as agents answer from this loop."""
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
-    return await asyncio.to_thread(_run, (*words, *told), stdin)
+    """Runs one command in a thread, since the agents answer from this event loop."""
+    options = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    return await asyncio.to_thread(_run, (*words, *options), stdin)
 
 
 def _run(words: tuple[str, ...], stdin: str) -> CommandResult:
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
-    # Settings of whoever runs the tests are none of this user's.
+    # Settings of the user who runs the tests must not apply here.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     with (
         patch.dict(os.environ, environ, clear=True),

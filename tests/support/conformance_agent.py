@@ -1,15 +1,15 @@
-"""The agent behind the gateway in conformance runs: made with the a2a-sdk, all bindings, push, extended card.
+"""The agent behind the gateway in conformance runs: a2a-sdk with all bindings, push and extended card.
 
-What it does is said by the ``messageId`` (``tests.support.conformance_behaviours``). A run without the gateway in
-between says what of a result is the SDK's. It runs as a process::
+The ``messageId`` selects its behaviour (``tests.support.conformance_behaviours``). A run without the gateway shows
+which part of a result is due to the SDK. It runs as a process::
 
     python -m tests.support.conformance_agent --port 0
     {"url": "http://127.0.0.1:40001", "grpc": "127.0.0.1:40002"}
 
-``--required-extension`` makes the card demand an extension of every call, which would make all other calls of a
-run illegal: such an agent stands beside the first one. Three paths are for tests and no part of A2A:
-``POST /release/<message id>?steps=1`` lets a held behaviour go on, ``GET /received/<message id>`` shows what came, and
-``GET /versions`` which versions calls named.
+``--required-extension`` makes the card require an extension of every call. All other calls of a run would then be
+invalid, so such an agent runs as a second process. Three paths are for tests and not part of A2A:
+``POST /release/<message id>?steps=1`` lets a held behaviour continue, ``GET /received/<message id>`` returns what was
+received, and ``GET /versions`` the versions that calls named.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from passerelle.gateway.server import PromptServer
 from tests.support.conformance_behaviours import Gates, Turn, find_behaviour
 from tests.support.conformance_wire import put_faults_on_the_wire
 
-# The stubs that protoc wrote have no types.
+# The stubs that protoc generates have no types.
 _register: Callable[[object, object], None] = a2a_pb2_grpc.add_A2AServiceServicer_to_server  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 REQUIRED_EXTENSION: Final = "urn:a2a:tck:required-extension"
 SECRET_SKILL: Final = "extended"
@@ -73,7 +73,7 @@ _HOST: Final = "127.0.0.1"
 
 @dataclass
 class ConformanceExecutor(AgentExecutor):
-    """Does what the message id says, and keeps what came."""
+    """Runs the behaviour that the message id names, and keeps each message."""
 
     tasks: InMemoryTaskStore = field(default_factory=InMemoryTaskStore)
     gates: Gates = field(default_factory=Gates)
@@ -82,7 +82,7 @@ class ConformanceExecutor(AgentExecutor):
     )
 
     versions: set[str] = field(default_factory=set[str])
-    """What calls said in their ``A2A-Version``."""
+    """The ``A2A-Version`` of each call."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         message_id = context.message.message_id if context.message else ""
@@ -99,13 +99,13 @@ class ConformanceExecutor(AgentExecutor):
 
 
 def read_version(context: ServerCallContext) -> str:
-    """The version that a call named; empty when it named none."""
+    """The version that a call named; empty if none."""
     headers: dict[str, str] = context.state.get("headers", {})
     return next((value for name, value in headers.items() if name.lower() == "a2a-version"), "")
 
 
 def make_card(url: str, grpc_address: str, *, requires_extension: bool) -> AgentCard:
-    """The public card: every binding, every capability."""
+    """The public card, with every binding and capability."""
     extension = AgentExtension(
         uri=REQUIRED_EXTENSION, required=True, description="Demanded of every call."
     )
@@ -135,7 +135,7 @@ def make_card(url: str, grpc_address: str, *, requires_extension: bool) -> Agent
 
 
 def make_extended_card(card: AgentCard) -> AgentCard:
-    """The card with one skill more."""
+    """The card with one more skill."""
     extended = AgentCard()
     extended.CopyFrom(card)
     extended.skills.append(_make_skill(SECRET_SKILL))
@@ -149,7 +149,7 @@ def _make_skill(name: str) -> AgentSkill:
 def make_app(
     executor: ConformanceExecutor, handler: DefaultRequestHandler, card: AgentCard
 ) -> ASGIApp:
-    """The HTTP side: card, both bindings, what tests need, and faults on the wire."""
+    """The HTTP side: card, both bindings, the paths for tests, and injected faults."""
 
     async def release(request: Request) -> Response:
         steps = int(request.query_params.get("steps", "1"))
@@ -169,7 +169,7 @@ def make_app(
             Route("/versions", show_versions),
             *create_agent_card_routes(card),
             *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
-            # The last ones: their mount for tenants takes every path.
+            # Added last: their mount for tenants matches every path.
             *create_rest_routes(handler, enable_v0_3_compat=True),
         ]
     )
@@ -177,7 +177,7 @@ def make_app(
 
 
 async def serve(port: int, *, requires_extension: bool) -> None:
-    """Serves until SIGTERM or SIGINT; the first line of output says where."""
+    """Serves until SIGTERM or SIGINT; prints its addresses as the first line of output."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -218,7 +218,7 @@ async def _serve_http(
 
 
 def main() -> None:
-    """Reads the command line and serves."""
+    """Parses the command line and serves."""
     parser = argparse.ArgumentParser(prog="conformance_agent")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--required-extension", action="store_true")

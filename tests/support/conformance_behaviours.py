@@ -1,9 +1,9 @@
-"""What the conformance agent does with a message: the beginning of its ``messageId`` names a behaviour.
+"""How the conformance agent handles a message: the prefix of its ``messageId`` names a behaviour.
 
-The longest prefix wins. Those with ``tck-`` and ``test-`` are what the official conformance kit expects of an
-agent, and anything unknown completes, as the kit wants it. Those with ``psl-`` are ours: what an agent in the
-field does that a gateway must live with. Some of them are faults that no SDK would write; they stand in the text
-as a word that ``tests.support.conformance_wire`` turns into the fault on its way out.
+The longest prefix wins. Prefixes with ``tck-`` and ``test-`` are those that the official conformance kit expects of
+an agent; an unknown one completes, as the kit expects. Those with ``psl-`` belong to this suite: agent behaviour in
+the field that a gateway must handle. Some of them are faults that no SDK produces; the text contains a marker word,
+which ``tests.support.conformance_wire`` replaces by the fault when the response is sent.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tests.support.conformance_wire import Fault
 BIG_ARTIFACT_CHARS: Final = 1_000_000
 SLOW_S: Final = 0.3
 LINGER_S: Final = 4.0
-"""How long the kit wants ``test-resubscribe-message-id`` to stay at work."""
+"""How long the kit expects ``test-resubscribe-message-id`` to stay WORKING, in seconds."""
 
 
 class Gates:
-    """Where behaviours wait until a test lets them go on, by the id of the message that began them."""
+    """Gates at which behaviours wait until a test releases them, by the id of the first message."""
 
     def __init__(self) -> None:
         self._steps: dict[str, asyncio.Semaphore] = {}
 
     def find(self, message_id: str) -> asyncio.Semaphore:
-        """The gate of a message; one that nobody waits at keeps what was let through."""
+        """The gate of a message; a release before the first wait is kept."""
         return self._steps.setdefault(message_id, asyncio.Semaphore(0))
 
     def release(self, message_id: str, steps: int) -> None:
-        """Lets a behaviour make that many further steps."""
+        """Lets a behaviour take ``steps`` further steps."""
         gate = self.find(message_id)
         for _ in range(steps):
             gate.release()
@@ -48,7 +48,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message to the agent, and the pen with which it answers."""
+    """One message to the agent, and the means to answer it."""
 
     context: RequestContext
     queue: EventQueue
@@ -57,7 +57,7 @@ class Turn:
     gate: asyncio.Semaphore
 
     async def open(self) -> None:
-        """Makes the task unless the message continues one: the SDK wants a Task before any update."""
+        """Creates the task unless the message continues one: the SDK requires a Task before any update."""
         if self.context.current_task is None:
             message = self.context.message
             await self.queue.enqueue_event(
@@ -70,7 +70,7 @@ class Turn:
             )
 
     async def status(self, state: TaskState, text: str | None = None) -> None:
-        """A status update, with a message of the agent where there is a text."""
+        """Sends a status update, with an agent message if ``text`` is not empty."""
         message = self.updater.new_agent_message([Part(text=text)]) if text else None
         await self.updater.update_status(state, message)
 
@@ -104,36 +104,36 @@ def make_data(value: dict[str, Any]) -> Part:
     return Part(data=ParseDict(value, Value()))
 
 
-# ------------------------------------------------------------ what the kit expects
+# ------------------------------------------------------------ expected by the kit
 
 
 async def complete(turn: Turn) -> None:
-    """Completes with a message."""
+    """Completes with an agent message."""
     await turn.open()
     await turn.complete("Hello from TCK")
 
 
 async def ask(turn: Turn) -> None:
-    """Waits for input; what a follow-up does is said by its own id."""
+    """INPUT_REQUIRED; the follow-up's own id selects how it continues."""
     await turn.open()
     await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED)
 
 
 async def answer(turn: Turn) -> None:
-    """A bare Message, and no Task."""
+    """A bare Message without a Task."""
     reply = turn.updater.new_agent_message([Part(text="Direct message response")])
     reply.ClearField("task_id")
     await turn.queue.enqueue_event(reply)
 
 
 async def reject(turn: Turn) -> None:
-    """Does not want the task."""
+    """REJECTED."""
     await turn.open()
     await turn.status(TaskState.TASK_STATE_REJECTED, "rejected")
 
 
 async def complete_silently(turn: Turn) -> None:
-    """COMPLETED, and nothing else."""
+    """COMPLETED without anything else."""
     await turn.open()
     await turn.complete()
 
@@ -178,7 +178,7 @@ def stream(part: Part) -> Behaviour:
     return run
 
 
-# ------------------------------------------------------------ what we expect to live with
+# ------------------------------------------------------------ agents in the field
 
 
 async def hold(turn: Turn) -> None:
@@ -192,7 +192,7 @@ async def hold(turn: Turn) -> None:
 
 
 async def slow(turn: Turn) -> None:
-    """A pause between WORKING and the rest."""
+    """A pause between WORKING and the remaining frames."""
     await turn.open()
     await turn.updater.start_work()
     await asyncio.sleep(SLOW_S)
@@ -201,7 +201,7 @@ async def slow(turn: Turn) -> None:
 
 
 async def silent(turn: Turn) -> None:
-    """A Task, and nothing until it is cancelled or let go."""
+    """A Task, and nothing more until it is cancelled or released."""
     await turn.open()
     await turn.gate.acquire()
     await turn.complete()
@@ -214,7 +214,7 @@ async def close(turn: Turn) -> None:
 
 
 async def forget(turn: Turn) -> None:
-    """The connection is cut, and the agent does not know the task any more."""
+    """The connection is cut, and the agent no longer knows the task."""
     await turn.open()
     await turn.updater.start_work()
     await turn.gate.acquire()
@@ -223,7 +223,7 @@ async def forget(turn: Turn) -> None:
 
 
 async def message_after_task(turn: Turn) -> None:
-    """A text that belongs to the task, said in a Message of its own."""
+    """A text that belongs to the task, sent in a separate Message."""
     await turn.open()
     await turn.say("a message after the task")
     await turn.complete()
@@ -237,12 +237,12 @@ async def fail_with_ids(turn: Turn) -> None:
 
 
 async def refuse_type(turn: Turn) -> None:
-    """Does not read what came."""
+    """Refuses the content type of the message."""
     raise ContentTypeNotSupportedError
 
 
 async def sign_in(turn: Turn) -> None:
-    """AUTH_REQUIRED; somebody signs in elsewhere, and the agent goes on alone."""
+    """AUTH_REQUIRED; the user signs in elsewhere, and the agent continues without a message."""
     await turn.open()
     await turn.status(TaskState.TASK_STATE_AUTH_REQUIRED, "Sign in somewhere else.")
     await turn.gate.acquire()
@@ -252,12 +252,12 @@ async def sign_in(turn: Turn) -> None:
 
 
 async def want_consent(turn: Turn) -> None:
-    """AUTH_REQUIRED; what a follow-up does is said by its own id."""
+    """AUTH_REQUIRED; the follow-up's own id selects how it continues."""
     await turn.open()
     await turn.status(TaskState.TASK_STATE_AUTH_REQUIRED, "Do you agree?")
 
 
-def blunder(fault: Fault) -> Behaviour:
+def inject_fault(fault: Fault) -> Behaviour:
     """WORKING, a fault on the wire, an artifact, COMPLETED."""
 
     async def run(turn: Turn) -> None:
@@ -298,16 +298,16 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
     "psl-consent": want_consent,
     "psl-big-artifact": give(Part(text="x" * BIG_ARTIFACT_CHARS)),
     "psl-big-integer": give(make_data({"count": Fault.BIG_INTEGER})),
-    "psl-later-field": blunder(Fault.LATER_FIELD),
-    "psl-drop": blunder(Fault.DROP),
-    "psl-twice": blunder(Fault.TWICE),
-    "psl-malformed": blunder(Fault.MALFORMED),
-    "psl-unknown-state": blunder(Fault.UNKNOWN_STATE),
-    "psl-message-after-task": blunder(Fault.BARE_MESSAGE),
+    "psl-later-field": inject_fault(Fault.LATER_FIELD),
+    "psl-drop": inject_fault(Fault.DROP),
+    "psl-twice": inject_fault(Fault.TWICE),
+    "psl-malformed": inject_fault(Fault.MALFORMED),
+    "psl-unknown-state": inject_fault(Fault.UNKNOWN_STATE),
+    "psl-message-after-task": inject_fault(Fault.BARE_MESSAGE),
 }
 
 
 def find_behaviour(message_id: str) -> Behaviour:
-    """The behaviour of the longest prefix that fits; ``complete`` where none does."""
+    """The behaviour of the longest matching prefix; ``complete`` if none matches."""
     fitting = [prefix for prefix in BEHAVIOURS if message_id.startswith(prefix)]
     return BEHAVIOURS[max(fitting, key=len)] if fitting else complete

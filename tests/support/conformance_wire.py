@@ -1,7 +1,7 @@
-"""Faults that no SDK writes, put on the wire between the conformance agent and whoever calls it.
+"""Faults that no SDK produces, injected between the conformance agent and its caller.
 
-The agent says a word in a status message or a data part. Where a piece of a response holds that word, this
-middleware turns the piece into the fault. A streamed event is one piece, so the events around it stay whole.
+The agent writes a marker word into a status message or a data part. Where a chunk of a response contains that word,
+this middleware replaces the chunk by the fault. A streamed event is one chunk, so the other events stay intact.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BIG_INTEGER: Final = 9_007_199_254_740_993
-"""2**53 + 1: lost by whoever reads numbers as floats."""
+"""2**53 + 1: a reader that parses numbers as floats loses it."""
 
 
 class Fault(StrEnum):
-    """What goes wrong, as the word that stands for it."""
+    """A fault, with its marker word."""
 
     BIG_INTEGER = "psl:big-integer"
     LATER_FIELD = "psl:later-field"
@@ -31,18 +31,18 @@ class Fault(StrEnum):
 
 
 class ConnectionCut(Exception):
-    """Ends the response without its end, which a server shows as a broken connection."""
+    """Ends the response before it is complete, which a server shows as a broken connection."""
 
 
 _UPDATE: Final = b'"statusUpdate"'
 _LATER: Final = re.compile(rb'\{"text": ?(?="psl:later-field")')
 
 
-def spoil(piece: bytes) -> Iterator[bytes]:
-    """What leaves in place of one piece of a response. Most faults are those of one event of a stream.
+def inject(piece: bytes) -> Iterator[bytes]:
+    """The replacement of one chunk of a response. Most faults affect one event of a stream.
 
     Raises:
-        ConnectionCut: nothing may follow.
+        ConnectionCut: the connection ends here.
     """
     piece = piece.replace(f'"{Fault.BIG_INTEGER}"'.encode(), str(BIG_INTEGER).encode())
     piece = _LATER.sub(b'{"newInSomeLaterVersion":true,"text":', piece)
@@ -56,13 +56,13 @@ def spoil(piece: bytes) -> Iterator[bytes]:
         case Fault.UNKNOWN_STATE:
             yield piece.replace(b"TASK_STATE_WORKING", b"TASK_STATE_DREAMING")
         case Fault.BARE_MESSAGE:
-            yield _say_bare(piece)
+            yield _make_bare_message(piece)
         case _:
             yield piece
 
 
-def _say_bare(piece: bytes) -> bytes:
-    """The status message of an update as a Message of its own, with or without a JSON-RPC envelope."""
+def _make_bare_message(piece: bytes) -> bytes:
+    """The status message of an update as a separate Message, with or without a JSON-RPC envelope."""
     event = orjson.loads(piece.partition(b"data:")[2])
     holder = event.get("result", event)
     holder["message"] = holder.pop("statusUpdate")["status"]["message"]
@@ -74,14 +74,14 @@ def _find(piece: bytes) -> Fault | None:
 
 
 def put_faults_on_the_wire(app: ASGIApp) -> ASGIApp:
-    """The application, with its words turned into faults."""
+    """The application, with marker words replaced by their faults."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def pass_on(message: Message) -> None:
             if message["type"] != "http.response.body" or not message.get("body"):
                 await send(drop_length(message))
                 return
-            for piece in spoil(message["body"]):
+            for piece in inject(message["body"]):
                 await send({**message, "body": piece})
 
         await app(scope, receive, pass_on)
@@ -90,7 +90,7 @@ def put_faults_on_the_wire(app: ASGIApp) -> ASGIApp:
 
 
 def drop_length(message: Message) -> Message:
-    """The head of a response without its length, which a fault may change."""
+    """The response head without its length, which a fault may change."""
     if message["type"] != "http.response.start":
         return message
     kept = [(name, value) for name, value in message["headers"] if name != b"content-length"]

@@ -1,4 +1,4 @@
-"""The control plane over a house: its calls by the names that ``/v1`` and channels have for them."""
+"""The control plane over a harness: its calls by the names that ``/v1`` and channels use."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _WITHIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ControlClient:
-    """Where Ada steers her tasks."""
+    """Control plane calls of the principal Ada."""
 
     harness: Harness
 
     async def do(
         self, method: str, idem: str | None = None, who: Principal = ADA, /, **params: Json
     ) -> JsonObject:
-        """One call, and its answer as it stands on the wire, which has the form that is documented for it.
+        """Executes one call and returns its answer in wire form, checked against the documented schema.
 
-        Sessions that it names are proved afterwards.
+        Sessions that it names are verified after the test.
         """
         answer = await call(self.harness.service, Caller(who, "http", idem), method, params)
         form = CALLS[method].result or CALLS[method].model
@@ -48,13 +48,13 @@ class ControlClient:
         return task_id_of(await self.do("create_task", **given))
 
     async def start(self, objective: str = "report the sales", **params: Json) -> str:
-        """A task that its agent has been sent."""
+        """A task that was sent to its agent."""
         task_id = await self.create(objective, **params)
         await self.do("start_task", f"start {task_id}", taskId=task_id)
         return task_id
 
     def hold_card(self) -> None:
-        """The card of ``echo`` is served once ``card_open`` is set, or the test is over."""
+        """Delays the card of ``echo`` until ``card_open`` is set, or the test ends."""
         opened = self.harness.peer.card_open
         opened.clear()
         self.harness.stack.callback(opened.set)
@@ -67,7 +67,7 @@ class ControlClient:
         return record
 
     async def until(self, task_id: str, status: Status) -> TaskRecord:
-        """The record once it has a status."""
+        """The record, once it has the status."""
 
         async def look() -> TaskRecord | None:
             record = await self.record(task_id)
@@ -90,5 +90,5 @@ class ControlClient:
 
 
 def task_id_of(answer: JsonObject) -> str:
-    """The task that a command has changed."""
+    """The id of the task that a command changed."""
     return str(cast("JsonObject", answer["task"])["taskId"])

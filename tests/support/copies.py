@@ -1,4 +1,4 @@
-"""Tasks as a gateway wrote them, written again and again under other ids: what fills a store with very many."""
+"""Recorded tasks appended repeatedly under other ids, to fill a store with very many."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from tests.integration.callers.rig import Instance
 _ID: Final = re.compile(rb"[a-z]{2,5}_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26}")
 _KEY_COUNT: Final = 2
 _BEFORE_KEYS: Final = 3
-"""The command, the digest of the script, how many keys."""
+"""Command name, digest of the script, number of keys."""
 _ROWS: Final = ("feed", "runs")
 _NUMBER: Final = 8
-"""Letters of an id that are the number of a copy."""
+"""Letters of an id that hold the number of a copy."""
 _AT_ONCE: Final = 64
 _ROWS_AT_ONCE: Final = 256
 _BEHIND: Final = 2
-"""Letters behind those: they tell ids apart that were minted together."""
+"""Following letters of the id: they distinguish ids that were minted together."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCopies:
-    """A task that has ended, alone in its session, and what a gateway has appended for it.
+    """An ended task, alone in its session, and everything that a gateway appended for it.
 
-    The copies lie in the shard of the original, and have its owner, agent and texts. Nobody drives them, and no relay
-    hears of them: ``make_row`` is the row that the owner's list gets.
+    The copies are in the shard of the original, with its owner, agent and texts. They have no driver and no feed
+    rows: ``make_row`` is the row for the owner's list.
     """
 
     shard: Shard
@@ -49,25 +49,25 @@ class TaskCopies:
     session: str
     row: IndexRow
     calls: tuple[tuple[PackedBatch, tuple[bytes, ...]], ...]
-    """Each with its text, cut where the number of a copy stands."""
+    """Each call with its text, split at the number of the copy."""
 
     @classmethod
     def of(
         cls, row: IndexRow, session: str, appended: Sequence[PackedBatch], kept: frozenset[str]
     ) -> Self:
-        """Out of all that was appended to a session; ``kept`` are ids that copies share, as that of a person."""
+        """Selects from all that was appended to a session; ``kept`` are ids that copies share, such as a person's."""
         own = [one for one in appended if one.session == session]
         cut = tuple((one, _cut(_detach(one.call), kept)) for one in own)
         return cls(own[0].shard, row.facade, session, row, cut)
 
     def make_batches(self, number: int) -> Iterator[PackedBatch]:
-        """What is appended for a copy, in its order. Of the answer only what an append says is meant for it."""
+        """The appends of a copy, in order. Of the answer, only the part that belongs to an append."""
         letters, session = encode_base32(number, _NUMBER).encode(), self.name_session(number)
         for one, pieces in self.calls:
             yield PackedBatch(session, one.shard, one.entities, "", letters.join(pieces))
 
     def make_row(self, number: int, at_ms: int) -> IndexRow:
-        """The row of a copy in its owner's list, with its time there."""
+        """The row of a copy in its owner's list, with its time."""
         row = self.row
         return IndexRow(row.owner, row.agent, self.name_task(number), at_ms, row.part)
 
@@ -83,7 +83,7 @@ class TaskCopies:
         """Appends a copy.
 
         Raises:
-            AssertionError: the store has it already, or refuses it.
+            AssertionError: it exists already, or the store refuses it.
         """
         for batch in self.make_batches(number):
             result = await log.append(batch)
@@ -92,13 +92,13 @@ class TaskCopies:
 
 @dataclass(frozen=True, slots=True)
 class TaskPopulation:
-    """Copies of several originals in one store: copy ``number`` is one of the original that its number falls on."""
+    """Copies of several originals in one store: the number of a copy selects its original."""
 
     store: Store
     originals: Sequence[TaskCopies]
 
     def find(self, number: int) -> TaskCopies:
-        """What copy ``number`` is a copy of."""
+        """The original of copy ``number``."""
         return self.originals[number % len(self.originals)]
 
     def name_task(self, number: int) -> str:
@@ -106,11 +106,11 @@ class TaskPopulation:
         return self.find(number).name_task(number)
 
     async def write(self, number: int) -> None:
-        """Appends one copy, which no list names. Raises as ``TaskCopies.write`` does."""
+        """Appends one copy, which no list contains. Raises as ``TaskCopies.write`` does."""
         await self.find(number).write(self.store.log, number)
 
     async def write_all(self, numbers: Sequence[int]) -> None:
-        """Appends copies and puts them on their owners' lists. Raises as ``TaskCopies.write`` does."""
+        """Appends copies and adds them to their owners' lists. Raises as ``TaskCopies.write`` does."""
         waiting = iter(numbers)
 
         async def write_some() -> None:
@@ -129,10 +129,10 @@ class TaskPopulation:
             await self.store.projections.put_anew(home, home, part)
 
     async def archive(self, numbers: Iterable[int]) -> None:
-        """Has copies leave the engine.
+        """Archives copies, so that they leave the engine.
 
         Raises:
-            AssertionError: one stays.
+            AssertionError: a copy stays.
         """
         sessions = defaultdict[Shard, list[str]](list)
         for number in numbers:
@@ -146,7 +146,7 @@ class TaskPopulation:
 
 
 async def record_task(at: Instance, client: str, text: str) -> TaskCopies:
-    """Has a gateway make a task that ends, alone in its session, and takes down what is appended to that."""
+    """Makes a gateway create a task that ends, alone in its session, and records its appends."""
     log, seen = at.gateway.store.log, list[PackedBatch]()
     append = log.append
 
@@ -158,20 +158,20 @@ async def record_task(at: Instance, client: str, text: str) -> TaskCopies:
 
     setattr(log, "append", see)  # noqa: B010  a method takes no assignment
     try:
-        told = (await at.send(f"{client}-key", text)).json()["result"]["task"]
+        shown = (await at.send(f"{client}-key", text)).json()["result"]["task"]
     finally:
         del log.append
-    rows = [row for one in seen for row in _read_rows(one.call) if row.facade == told["id"]]
-    task = EntityRef(EntityKind.TASK, told["id"])
+    rows = [row for one in seen for row in _read_rows(one.call) if row.facade == shown["id"]]
+    task = EntityRef(EntityKind.TASK, shown["id"])
     session = next(one.session for one in seen if task in one.entities)
     kept = frozenset({name_home(Principal(client)), rows[-1].owner})
     return TaskCopies.of(rows[-1], session, seen, kept)
 
 
 def _read_rows(call: bytes) -> list[IndexRow]:
-    """Rows of owners' lists that an append passes on."""
-    _, told = _read_control(call).get("feed") or (False, "")
-    rows = (line.split(" ") for line in told.splitlines())
+    """Rows for owners' lists that an append contains."""
+    _, lines = _read_control(call).get("feed") or (False, "")
+    rows = (line.split(" ") for line in lines.splitlines())
     return [
         IndexRow(owner, agent, facade, int(at_ms), cast("Any", part))
         for owner, agent, facade, at_ms, part in rows
@@ -179,7 +179,7 @@ def _read_rows(call: bytes) -> list[IndexRow]:
 
 
 def _detach(call: bytes) -> bytes:
-    """The same without rows for the relay and for the set of whoever drives it."""
+    """The same call without rows for the relay and for the driver's run set."""
     words = list(unpack(call))
     control = {name: said for name, said in _read_control(call).items() if name not in _ROWS}
     words[_BEFORE_KEYS + int(words[_KEY_COUNT])] = orjson.dumps(control)

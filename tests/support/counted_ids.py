@@ -1,4 +1,4 @@
-"""Ids and randomness that a test can foresee: each id has the next number, each draw is what was set."""
+"""Predictable ids and randomness: each id has the next number, each draw returns the set value."""
 
 from __future__ import annotations
 

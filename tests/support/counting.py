@@ -1,4 +1,4 @@
-"""How much work something is, counted and not timed."""
+"""Measures work by counting calls instead of time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def count_calls(work: Callable[[], object]) -> int:
-    """How many calls ``work`` makes, of functions in Python and in C."""
+    """Number of calls that ``work`` makes, of functions in Python and in C."""
     calls = 0
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:

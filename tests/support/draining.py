@@ -1,4 +1,4 @@
-"""Devices of an instance that is told to end: some follow, others take nothing any more."""
+"""Devices of an instance that receives SIGTERM: some follow, others have stopped reading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SMALL: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many devices of each kind."""
+    """Number of devices of each kind."""
 
     following: int
     lagging: int
@@ -73,7 +73,7 @@ class Follower:
 
 
 async def lag(port: int, token: str, name: str, stream: str) -> socket.socket:
-    """A device that asks for everything and then reads nothing; ended by closing it."""
+    """A device that subscribes to everything and then reads nothing; closing it ends it."""
     loop = asyncio.get_running_loop()
     link = socket.socket()
     link.setblocking(False)
@@ -112,7 +112,7 @@ async def lag(port: int, token: str, name: str, stream: str) -> socket.socket:
 async def open_pair(
     folder: Path, devices: int, port: int | None = None
 ) -> AsyncGenerator[tuple[GatewayProcess, GatewayProcess, str]]:
-    """Two gateways with one owner over one store, and its URL; the first with channels on ``port``, too."""
+    """Two gateways with one owner over one store, and its URL; the first also serves channels on ``port``."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(find_engine(None)))
         peer = await stack.enter_async_context(ScriptedPeer(AGENT))
@@ -131,9 +131,10 @@ async def open_pair(
 
 
 async def play_drain(folder: Path, numbers: Numbers, port: int | None = None) -> None:
-    """The first of two instances is told to end; raises AssertionError where a promise is not kept.
+    """Sends SIGTERM to the first of two instances; raises AssertionError where a guarantee is broken.
 
-    It ends within ten seconds, whoever lags, and its followers have everything from the second one within fifteen.
+    It exits within ten seconds even if devices lag, and within fifteen its followers have received everything from
+    the second instance.
     """
     devices = numbers.following + numbers.lagging
     async with (
@@ -146,7 +147,7 @@ async def play_drain(folder: Path, numbers: Numbers, port: int | None = None) ->
 
 @dataclass
 class Drain:
-    """The two instances, their store, and the address that devices know."""
+    """The two instances, their store, and the address that devices use."""
 
     first: GatewayProcess
     second: GatewayProcess
@@ -155,7 +156,7 @@ class Drain:
     session: str = ""
 
     async def play(self, numbers: Numbers, port: int) -> None:
-        """Everybody comes, the first instance goes, everybody is at the second."""
+        """All devices connect, the first instance ends, all reconnect to the second."""
         async with open_caller(self.second) as caller, AsyncExitStack() as stack:
             opened = await caller.send("echo begins")
             context = opened["contextId"]
@@ -173,14 +174,14 @@ class Drain:
                 _BEGINS_WITHIN_S,
                 "all follow",
             )
-            assert all(len(one.connections) == 1 for one in followers), "somebody was cut before"
+            assert all(len(one.connections) == 1 for one in followers), "a follower was cut before"
 
             self.address.upstream = f"127.0.0.1:{self.second.port}"
             began_s = time.monotonic()
             ending = asyncio.create_task(self.first.stop())
             for number in range(3):
                 await caller.send(f"echo {number}", contextId=context)
-            assert await ending == 0, "the first instance did not end in good order"
+            assert await ending == 0, "the first instance did not exit cleanly"
             took_s = time.monotonic() - began_s
             assert took_s < ENDS_WITHIN_S, f"the first instance took {took_s:.1f} s to end"
             await wait_until(
@@ -192,25 +193,25 @@ class Drain:
             assert took_s < BACK_WITHIN_S, f"all were back after {took_s:.1f} s"
             stored = list(range(1, self.read_end() + 1))
             for one in followers:
-                assert one.sequences == stored, "somebody has not what is stored"
-                assert not one.gaps, "somebody saw a gap"
-                assert len(one.connections) == 2, "somebody came more than once"
+                assert one.sequences == stored, "a follower lacks stored events"
+                assert not one.gaps, "a follower saw a gap"
+                assert len(one.connections) == 2, "a follower reconnected more than once"
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def make_follower(self, number: int) -> Follower:
-        """A device that knows the address, and not which instance is behind it."""
+        """A device that knows the address, but not the instance behind it."""
         url = f"ws://127.0.0.1:{self.address.port}/v1/channel"
         return Follower(url, self.first.token, f"dev{number}")
 
     def read_end(self) -> int:
-        """The sequence of the last event that is stored."""
+        """The sequence of the last stored event."""
         stored = ask(self.redis, "HGET", f"{{{self.session[3:5]}}}:s:{self.session}", "seq")
         assert isinstance(stored, bytes)
         return int(stored)
 
     def are_whole(self, followers: list[Follower]) -> bool:
-        """Whether all devices have everything that is stored."""
+        """Whether all followers have received every stored event."""
         end = self.read_end()
         return all(one.sequences and one.sequences[-1] == end for one in followers)

@@ -1,7 +1,7 @@
-"""Anything that the definition of A2A allows: JSON drawn from the descriptors of its messages, by chance and by seed.
+"""Random values of A2A types: JSON drawn from the message descriptors with a seed.
 
-A member that the definition wants is always there, one of a ``oneof`` never beside another, any other one by chance.
-So a member that A2A gains is drawn without anybody thinking of it.
+A required member is always present, members of a ``oneof`` exclude each other, any other member is present by chance.
+New members of A2A are therefore drawn without a change here.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ TEXTS: Final = (
     "2026-01-01T00:00:00Z",
     "task_0123456789",
 )
-"""What a text could break: quotes, placeholders, lengths, marks between arguments, what looks like another type,
-and a shard that there is not."""
+"""Texts that could break a parser: quotes, placeholders, lengths, argument separators, other types, and a shard that
+does not exist.
+"""
 _NUMBERS: Final = (0, -1, 1.5, 1e300, 2**53, 0.1)
 _DEPTH: Final = 3
 _LIKELY: Final = 0.35
@@ -51,12 +52,12 @@ _TIME: Final = "google.protobuf.Timestamp"
 
 @dataclass(slots=True)
 class Drawer:
-    """Draws with one source of chance. ``fixed`` are members that are set and not drawn, by name."""
+    """Draws with one random source. ``fixed`` members are set by name and not drawn."""
 
     chance: random.Random
 
     def message(self, **fixed: Json) -> JsonObject:
-        """A Message without ids of a task or context, but for those in ``fixed``."""
+        """A Message without task and context ids, except those in ``fixed``."""
         drawn = self._draw(_describe(a2a_pb2.Message))
         for name in ("contextId", "taskId", "referenceTaskIds"):
             drawn.pop(name, None)

@@ -1,8 +1,8 @@
 """Real servers for tests: the packaged engine, redis-server from PATH, and a cluster of three.
 
-Plain processes over a unix socket (cluster nodes need TCP ports on loopback), tied to the test process,
-in a temporary directory. Fixtures start one server per test session and leg, on first use; the store
-fixture of a test empties it and checks that no key was left which nobody will ever remove.
+They are child processes over a unix socket (cluster nodes need TCP ports on loopback), tied to the test process, in a
+temporary directory. Fixtures start one server per test session and leg, on first use. The store fixture empties the
+server and checks that a test leaves no permanent key behind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REDIS_URL = os.environ.get("REDIS_URL")
 
 @dataclass(slots=True)
 class Server:
-    """A running server, or the nodes of a cluster; ``url`` is what a store is opened with."""
+    """A running server, or the nodes of a cluster; a store is opened with ``url``."""
 
     url: str
     processes: list[subprocess.Popen[bytes]] = field(
@@ -67,7 +67,7 @@ def run_server(binary: EngineBinary, *options: str) -> Generator[Server]:
 
 @contextmanager
 def run_cluster(binary: EngineBinary, size: int = 3) -> Generator[Server]:
-    """A cluster on loopback: slots, config epochs and meetings are given by client commands."""
+    """A cluster on loopback; slots, config epochs and CLUSTER MEET are set by client commands."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-t-")))
         ports = [(find_free_port(), find_free_port()) for _ in range(size)]
@@ -92,7 +92,7 @@ def run_cluster(binary: EngineBinary, size: int = 3) -> Generator[Server]:
 
 
 def join_nodes(server: Server, ports: list[tuple[int, int]]) -> None:
-    """Gives every node its slots and lets them meet."""
+    """Assigns slots to every node and joins the nodes."""
     size = len(ports)
     for place, url in enumerate(server.node_urls):
         block_until(partial(answers, url), 20, f"{url} answers")
@@ -106,7 +106,7 @@ def join_nodes(server: Server, ports: list[tuple[int, int]]) -> None:
 
 
 def start_process(command: list[str]) -> subprocess.Popen[bytes]:
-    """A server process that does not outlive the test process."""
+    """A server process that ends with the test process."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -119,7 +119,7 @@ def start_process(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def restart_server(server: Server) -> None:
-    """Kills a server and starts it again over what it has written."""
+    """Kills a server and restarts it over its data."""
     (process,) = server.processes
     end_process(process)
     server.processes[:] = [start_process(cast("list[str]", process.args))]
@@ -127,7 +127,7 @@ def restart_server(server: Server) -> None:
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """Ends a server; its data is thrown away with its directory."""
+    """Ends a server; its data is deleted with its directory."""
     process.kill()
     process.wait(10)
 
@@ -147,14 +147,14 @@ def redis_on_path() -> EngineBinary | None:
 
 
 def legs() -> list[str]:
-    """What the contract suite runs on here; the summary line says when a leg is missing."""
+    """The servers that the contract suite runs on here; the summary line reports a missing leg."""
     other = ["redis"] if REDIS_URL or shutil.which("redis-server") else []
     return ["valkey", *other, "cluster"]
 
 
 @contextmanager
 def run_leg(leg: str) -> Generator[Server]:
-    """Starts the server of a leg, or names the one that REDIS_URL gives: its data is thrown away."""
+    """Starts the server of a leg, or uses the one at REDIS_URL, whose data is deleted."""
     if leg == "cluster":
         with run_cluster(find_engine(None)) as server:
             yield server
@@ -169,7 +169,7 @@ def run_leg(leg: str) -> Generator[Server]:
 
 @pytest.fixture(scope="session")
 def started_legs() -> Generator[dict[str, Server]]:
-    """Servers by leg, started by ``server`` when a test first asks."""
+    """Servers by leg; ``server`` starts each on first use."""
     with ExitStack() as stack:
 
         class _Starting(dict[str, Server]):
@@ -182,18 +182,18 @@ def started_legs() -> Generator[dict[str, Server]]:
 
 @pytest.fixture(params=legs())
 def server(request: pytest.FixtureRequest, started_legs: dict[str, Server]) -> Generator[Server]:
-    """An empty server of each leg in turn; what a test leaves there is checked for leaks and removed."""
+    """An empty server of each leg in turn; keys that a test leaves are checked for leaks and removed."""
     chosen = started_legs[request.param]
     empty(chosen)
     yield chosen
     leaks = find_leaks(chosen)
     empty(chosen)
-    assert not leaks, f"keys that nobody will remove: {leaks}"
+    assert not leaks, f"keys that are never removed: {leaks}"
 
 
 @pytest.fixture
 def engine_server(started_legs: dict[str, Server]) -> Generator[Server]:
-    """An empty packaged engine, for tests whose subject is not the server."""
+    """An empty packaged engine, for tests that do not depend on the server."""
     chosen = started_legs["valkey"]
     empty(chosen)
     yield chosen
@@ -208,7 +208,7 @@ async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGene
 
 
 def ask(url: str, *command: str | bytes | int) -> object:
-    """One command over a connection of its own, for what the product itself never does."""
+    """One command over its own connection, for commands that the product never sends."""
     client = redis.Redis.from_url(url, socket_timeout=5)  # pyright: ignore[reportUnknownMemberType]
     execute = cast(
         "Callable[..., object]",
@@ -219,7 +219,7 @@ def ask(url: str, *command: str | bytes | int) -> object:
 
 
 def ask_all(url: str, commands: Iterable[Sequence[str | bytes | int]]) -> list[object]:
-    """Commands over one connection, all of them in one exchange."""
+    """Commands over one connection, in one pipeline."""
     client: Any = redis.Redis.from_url(url, socket_timeout=5)  # pyright: ignore[reportUnknownMemberType]
     with client, client.pipeline(transaction=False) as pipeline:
         for command in commands:
@@ -234,7 +234,7 @@ def empty(server: Server) -> None:
 
 
 def find_leaks(server: Server) -> list[str]:
-    """Keys without an expiry that are not of a kind which lives for good."""
+    """Keys without an expiry whose kind is not permanent."""
     leaks: list[str] = []
     for url in server.nodes:
         names = [name.decode() for name in cast("list[bytes]", ask(url, "KEYS", "*"))]
@@ -250,7 +250,7 @@ def _serves_all(url: str, size: int) -> bool:
 
 
 def link(primary: Server, replica: Server) -> None:
-    """Makes one server the replica of the other; replication needs a TCP port."""
+    """Makes one server the replica of the other; replication requires a TCP port."""
     port = find_free_port()
     ask(primary.url, "CONFIG", "SET", "bind", "127.0.0.1")
     ask(primary.url, "CONFIG", "SET", "port", port)

@@ -1,4 +1,4 @@
-"""What an engine has, readable: DUMP compresses."""
+"""The content of an engine in readable form, since DUMP compresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READS: Final = {
 
 
 def read_keys(url: str, keys: Sequence[str]) -> list[bytes]:
-    """The name of each key and all that it holds; nothing of one that has expired."""
+    """The name and content of each key; an expired key yields nothing."""
     kinds = cast("list[bytes]", ask_all(url, (("TYPE", key) for key in keys)))
     there = [(key, *_READS[kind]) for key, kind in zip(keys, kinds, strict=True) if kind != b"none"]
     stored = ask_all(url, ((verb, key, *rest) for key, verb, *rest in there))
@@ -29,6 +29,6 @@ def read_keys(url: str, keys: Sequence[str]) -> list[bytes]:
 
 
 def dump_engine(url: str) -> bytes:
-    """All keys with what they hold."""
+    """All keys with their content."""
     keys = cast("list[bytes]", ask(url, "KEYS", "*"))
     return b"\n".join(read_keys(url, [key.decode() for key in keys]))

@@ -1,6 +1,6 @@
-"""A process that owns an embedded engine, to be killed: ``python -m tests.support.engine_host DIR [GUARD]``.
+"""A process with an embedded engine, for tests that kill it: ``python -m tests.support.engine_host DIR [GUARD]``.
 
-Prints the engine's process id and socket, then the number of each event once its append was acknowledged.
+Prints the engine's process id and socket, then the number of each event after its append was acknowledged.
 """
 
 from __future__ import annotations

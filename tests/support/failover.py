@@ -1,6 +1,6 @@
-"""A primary and a replica behind one address that moves, as a managed store has it; acknowledged writes can be lost.
+"""A primary and a replica behind one movable address, like a managed store; acknowledged writes can be lost.
 
-Replication is cut by pointing the replica at a dead port: one that is only stopped still finds the tail in its socket.
+Replication is cut by pointing the replica at a closed port: a paused replica would still find the tail in its socket.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from tests.support.waiting import wait_until
 
 @dataclass(slots=True)
 class Pair:
-    """``url`` is what a store is opened with; it leads to the primary until ``promote``."""
+    """A store is opened with ``url``; it leads to the primary until ``promote``."""
 
     primary: Server
     replica: Server
     address: FaultProxy
     port: int
-    """Of the primary, for its replica."""
+    """The primary's address for its replica."""
 
     @property
     def url(self) -> str:
-        """The address that moves."""
+        """The movable address."""
         return self.address.url
 
     @property
     def replica_uptime_s(self) -> int:
-        """For how long the replica has run."""
-        told = cast("dict[str, int]", ask(self.replica.url, "INFO", "server"))
-        return told["uptime_in_seconds"]
+        """Uptime of the replica, in seconds."""
+        info = cast("dict[str, int]", ask(self.replica.url, "INFO", "server"))
+        return info["uptime_in_seconds"]
 
     async def await_replicated(self) -> None:
-        """Returns when the replica has what the primary has."""
+        """Returns when the replica has all that the primary holds."""
         await wait_until(
             lambda: _offset(self.primary) == _offset(self.replica), 10, "the replica is level"
         )
 
     def cut_replication(self) -> None:
-        """From here on the replica gets nothing."""
+        """Stops replication."""
         ask(self.replica.url, "REPLICAOF", "127.0.0.1", 1)
 
     def mend_replication(self) -> None:
-        """The replica follows again."""
+        """Resumes replication."""
         ask(self.replica.url, "REPLICAOF", "127.0.0.1", self.port)
 
     def restart_primary(self) -> None:
-        """The primary dies and comes back with what it has."""
+        """Kills the primary and restarts it over its data."""
         restart_server(self.primary)
 
     def promote(self) -> None:
-        """The primary dies, the replica takes its place, and the address moves with all connections cut."""
+        """Kills the primary, promotes the replica, cuts all connections and moves the address."""
         for process in self.primary.processes:
             end_process(process)
         ask(self.replica.url, "REPLICAOF", "NO", "ONE")
@@ -74,7 +74,7 @@ class Pair:
 
 @asynccontextmanager
 async def run_pair() -> AsyncGenerator[Pair]:
-    """Two servers, level with each other."""
+    """Two servers in sync."""
     binary = redis_on_path()
     assert binary is not None, "redis-server is not on PATH"
     port = find_free_port()
@@ -98,5 +98,5 @@ def _is_linked(replica: Server) -> bool:
 
 
 def _offset(server: Server) -> object:
-    told = _replication(server)
-    return told["master_repl_offset" if told["role"] == "master" else "slave_repl_offset"]
+    info = _replication(server)
+    return info["master_repl_offset" if info["role"] == "master" else "slave_repl_offset"]

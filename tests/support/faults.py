@@ -1,4 +1,4 @@
-"""Faults at the seam to the store: a log and blobs that are away when a test says so, or act at a chosen moment."""
+"""Fault injection between the product and the store: a log and blobs that fail, or run a hook at a chosen moment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Moment = Callable[[Batch], Awaitable[None]]
 
 @dataclass(slots=True)
 class FaultyLog:
-    """An event log. ``refuses_writes``: nothing is written and the caller is told so.
+    """An event log. ``refuses_writes``: nothing is written and the caller gets an error.
 
-    ``before_append`` and ``after_append`` run around each append that goes through: a test holds a write there,
-    looks around, or lets somebody else come first. ``stored`` has every batch that was written.
+    ``before_append`` and ``after_append`` run around each successful append: a test blocks the write there, inspects
+    state, or lets another writer go first. ``stored`` contains every batch that was written.
     """
 
     log: EventLog
@@ -31,7 +31,7 @@ class FaultyLog:
     refused: int = 0
     entries_read: int = 0
     loads: int = 0
-    """How often records were read."""
+    """How many times records were read."""
 
     def shard_epoch(self, shard: Shard) -> int:
         return self.log.shard_epoch(shard)
@@ -89,7 +89,7 @@ class FaultyLog:
 
 @dataclass(slots=True)
 class FaultyBlobs:
-    """A blob store that can be away; ``refused`` counts what it did not take."""
+    """A blob store that can be unavailable; ``refused`` counts rejected writes."""
 
     blobs: Copies
     away: bool = False

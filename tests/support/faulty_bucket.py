@@ -1,4 +1,4 @@
-"""A proxy before a server that speaks S3, which answers otherwise where a test says so."""
+"""A proxy in front of an S3 server that injects faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiohttp import web
 from tests.support.loopback_server import LoopbackServer
 
 BucketFault: TypeAlias = Literal["500", "404", "slow", "cut", "other bytes", "lost answer"]
-"""``cut``: the answer ends in its middle; ``lost answer``: what was asked is done, and 500 is said."""
+"""``cut``: the answer ends in the middle; ``lost answer``: the request is executed, and 500 is returned."""
 
 _HOPS: Final = frozenset(
     ("connection", "transfer-encoding", "content-length", "content-encoding", "date", "server")
@@ -23,9 +23,9 @@ _HOPS: Final = frozenset(
 
 @dataclass
 class FaultyBucket(LoopbackServer):
-    """Passes on to ``server``; ``fault`` is what becomes of requests of these ``methods`` instead.
+    """Forwards to ``server``; ``fault`` replaces the answers to requests of these ``methods``.
 
-    ``faulted`` counts what did not go through, by fault, and ``passed`` what did, by method.
+    ``faulted`` counts faulted requests by fault, ``passed`` counts forwarded requests by method.
     """
 
     server: str
@@ -36,7 +36,7 @@ class FaultyBucket(LoopbackServer):
     _http: httpx.AsyncClient = field(default_factory=lambda: httpx.AsyncClient(trust_env=False))
 
     def list_routes(self) -> list[web.RouteDef]:
-        """Everything."""
+        """The routes."""
         return [web.route("*", "/{tail:.*}", self._answer)]
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -54,7 +54,7 @@ class FaultyBucket(LoopbackServer):
             case "500" | "404":
                 return web.Response(status=int(fault))
             case "slow":
-                await asyncio.Event().wait()  # until the other side, or the test, has had enough
+                await asyncio.Event().wait()  # until the client, or the test, closes
                 raise AssertionError
             case "lost answer":
                 await self._pass_on(request, body)
@@ -86,7 +86,7 @@ async def _send(
     content: bytes,
     until: int | None = None,
 ) -> web.StreamResponse:
-    """The answer, or its first bytes and the end of the connection."""
+    """Sends the answer, or its first bytes and then closes the connection."""
     response = web.StreamResponse(status=status, headers=headers)
     if request.method != "HEAD":
         response.content_length = len(content)

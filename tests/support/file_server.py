@@ -1,4 +1,4 @@
-"""Files on a loopback socket, as an agent puts them somewhere and names their address."""
+"""Files on a loopback socket, as an agent publishes them under a URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.loopback_server import LoopbackServer
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What a path answers with."""
+    """The response to a path."""
 
     content: bytes = b""
     media_type: str = "application/octet-stream"
@@ -22,13 +22,13 @@ class File:
 
 @dataclass
 class FileServer(LoopbackServer):
-    """Serves ``files`` by path; everything else is not there. ``asked`` counts requests by path."""
+    """Serves ``files`` by path; other paths are 404. ``asked`` counts requests by path."""
 
     files: dict[str, File] = field(default_factory=dict[str, File])
     asked: dict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
 
     def list_routes(self) -> list[web.RouteDef]:
-        """What is served."""
+        """The routes."""
         return [web.get("/{tail:.*}", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:

@@ -1,12 +1,12 @@
-"""Lives that cost little: processes forked from one that has imported everything a gateway needs.
+"""Cheap processes: forked from one that has imported everything a gateway needs.
 
-Four fifths of what a gateway's start costs are imports. Where gateways are started by the dozen, or one is killed
-dozens of times in a row, their lives are forked from here; each is a process of its own, with its own arguments,
-folder, environment and files, and dies like any other. Run as ``python -m tests.support.fork_server FOLDER``: a line of
-JSON in, the id of a process out; how each has ended is in a file of ``FOLDER`` that has its id for a name.
+Four fifths of a gateway's start are imports. Where tests start gateways by the dozen, or kill one dozens of times in
+a row, the processes are forked from here. Each is a separate process with its own arguments, folder, environment and
+files, and dies like any other. Run as ``python -m tests.support.fork_server FOLDER``: a line of JSON in, a process id
+out; the exit status of each is in a file of ``FOLDER`` named by its id.
 
-What Python reads before the first line of a program (``PYTHONPATH`` and its like) is that of the nursery: whoever wants
-another starts a process.
+What Python reads before the first line of a program (``PYTHONPATH`` and the like) is that of the fork server: a test
+that needs a different value starts a process.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ _ROOT: Final = Path(__file__).parents[2]
 _READY: Final = b"ready\n"
 _EVERY_S: Final = 0.002
 _LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
-"""What a test narrows for what it starts: a process that is started inherits it."""
+"""Limits that a test lowers for its processes: a started process inherits them."""
 _MODULES: Final = ("passerelle.gateway.server", "passerelle.gateway.app")
 
 
 class ForkedProcess:
-    """A process that the nursery has forked for us; how it ended stands in ``ended``."""
+    """A process that the fork server has forked; its exit status is in ``ended``."""
 
-    def __init__(self, pid: int, ended: Path, mother: subprocess.Popen[bytes]) -> None:
+    def __init__(self, pid: int, ended: Path, server: subprocess.Popen[bytes]) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._ended = ended
-        self._mother = mother
+        self._server = server
 
     def poll(self) -> int | None:
-        """Its exit status once it is gone, negative for a signal as that of ``Popen``."""
+        """Its exit status once it is gone, negative for a signal, like that of ``Popen``."""
         if self.returncode is None:
             try:
                 self.returncode = int(self._ended.read_text("ascii"))
             except FileNotFoundError:
-                # With the nursery all end, and nobody writes down how.
-                if self._mother.poll() is not None:
+                # All processes end with the fork server, and no exit status is written.
+                if self._server.poll() is not None:
                     self.returncode = -signal.SIGTERM
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Until it is gone.
+        """Waits until it is gone.
 
         Raises:
-            subprocess.TimeoutExpired: it is not.
+            subprocess.TimeoutExpired: it is still running.
         """
         deadline = time.monotonic() + (timeout or float("inf"))
         while self.poll() is None:
@@ -82,11 +82,11 @@ class ForkedProcess:
 
 @dataclass(slots=True)
 class ForkServer:
-    """The process that forks; ``start`` stands in for that of ``demo.processes``."""
+    """The process that forks; ``start`` replaces that of ``demo.processes``."""
 
     process: subprocess.Popen[bytes]
     folder: Path
-    """Where it says how its lives have ended."""
+    """The folder with the exit statuses."""
 
     def start(
         self,
@@ -95,7 +95,7 @@ class ForkServer:
         folder: Path,
         environ: Mapping[str, str] | None = None,
     ) -> Child:
-        """A life of ``python -m <arguments>``: environment and limits are those that ``demo.processes.start`` gives."""
+        """A process of ``python -m <arguments>``; environment and limits as ``demo.processes.start`` sets them."""
         said, complained = folder / f"{name}.out", folder / f"{name}.log"
         said.write_bytes(b"")
         wanted: JsonObject = {
@@ -117,14 +117,14 @@ class ForkServer:
         )
 
     def list_processes(self) -> list[int]:
-        """The processes that it has forked and that have not ended."""
+        """The forked processes that have not ended."""
         task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(one) for one in task.read_text("ascii").split()]
 
 
 @asynccontextmanager
 async def run_fork_server() -> AsyncGenerator[ForkServer]:
-    """One that has imported everything; whoever it has forked ends with it."""
+    """A fork server that has imported everything; all forked processes end with it."""
     with _open() as fork_server:
         await asyncio.to_thread(_await, fork_server)
         yield fork_server
@@ -132,7 +132,7 @@ async def run_fork_server() -> AsyncGenerator[ForkServer]:
 
 @contextmanager
 def share_fork_server() -> Generator[ForkServer]:
-    """The same for whoever starts a gateway in this process meanwhile."""
+    """The same, shared by all gateways started in this process meanwhile."""
     with _open() as fork_server:
         _await(fork_server)
         SHARED.append(fork_server)
@@ -147,7 +147,7 @@ SHARED: Final[list[ForkServer]] = []
 
 
 def find_starter(environ: Mapping[str, str] | None) -> Starter:
-    """How a gateway is started: by the shared nursery if there is one, unless its Python has to begin differently."""
+    """How a gateway is started: by the shared fork server, if any, unless its Python needs other startup settings."""
     if not SHARED or any(name.startswith("PYTHON") for name in environ or {}):
         return start
     return SHARED[0].start
@@ -198,7 +198,7 @@ def _serve(folder: Path) -> None:
     sys.stdout.flush()
     for line in sys.stdin.buffer:
         arm = die_with_parent()
-        # An id may come again: what its last bearer left is gone before this one can end.
+        # Process ids are reused: the file of the previous process is removed before this one can end.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if pid == 0:
@@ -211,7 +211,7 @@ def _serve(folder: Path) -> None:
 
 
 def _collect_ended() -> list[tuple[int, int]]:
-    """Ids and exit statuses of those that have ended since the last time."""
+    """Ids and exit statuses of those that have ended since the last call."""
     found: list[tuple[int, int]] = []
     while True:
         try:
@@ -224,7 +224,7 @@ def _collect_ended() -> list[tuple[int, int]]:
 
 
 def _live(wanted: dict[str, object]) -> None:
-    """Becomes what is wanted; never returns."""
+    """Becomes the requested process; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os.setsid()

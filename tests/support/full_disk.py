@@ -1,4 +1,4 @@
-"""A disk that is full, without one: files of this process end at a length."""
+"""Simulates a full disk: files of this process cannot exceed a length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def limit_files(most: int) -> Generator[None]:
-    """No file gets longer than so many bytes: what is written behind that is an OSError."""
+    """Limits each file to ``most`` bytes: writing beyond that is an OSError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     try:

@@ -1,11 +1,11 @@
-"""The inside of a gateway over a real engine: service and drivers, scripted peers, and a look at what is stored.
+"""A gateway without its edges, over a real engine: service, drivers, scripted peers, and access to stored data.
 
-A test talks to the service as the edges do, and sees what a caller sees::
+A test calls the service as the edges do, and sees what a caller sees::
 
     accepted, answer = await house.talk("chunks 3")
     assert (await house.record(accepted)).status is Status.COMPLETED
 
-Whatever a test did, ``prove`` holds the stored streams against the snapshots afterwards (I3, I4, ENV-6, ENV-7).
+After each test, ``prove`` compares the stored streams with the snapshots (I3, I4, ENV-6, ENV-7).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from tests.support.waiting import wait_until
 OVERSIGHT: Final = frozenset(
     {AccessScope.OVERSEE_TASKS, AccessScope.OPERATE_TASKS, AccessScope.OVERSEE_APPROVALS}
 )
-"""Rights over what others own, which no caller has that is to be kept apart from others."""
+"""Rights over data of other owners; callers that must be isolated do not have them."""
 ADA: Final = Principal("ada", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
 BOB: Final = Principal("bob", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
 QUICK: Final = Timeouts(
@@ -98,7 +98,7 @@ _DRIVER: Final = Incarnation("inst_house", 1)
 
 @dataclass(slots=True)
 class MovableClock:
-    """The time of this machine, moved forward by a test."""
+    """This machine's time, which a test can move forward."""
 
     ahead_ms: int = 0
 
@@ -108,7 +108,7 @@ class MovableClock:
 
 @dataclass(slots=True)
 class Harness:
-    """One instance, and what it stands on. ``clock``, ``log`` and ``blobs`` do what a test says."""
+    """One instance and its dependencies. Tests control ``clock``, ``log`` and ``blobs``."""
 
     store: Store
     log: FaultyLog
@@ -124,26 +124,26 @@ class Harness:
     correlates: bool = False
     tags: frozenset[str] = frozenset()
     tags_of: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """Those of one agent, in place of ``tags``."""
+    """Tags of one agent, in place of ``tags``."""
     doubt_s: float | None = None
     limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
     rules: Policy = DEFAULT_POLICY
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
-    """What callers may use up, from the next start on."""
+    """Quotas of callers, from the next start on."""
     parts: Parts = field(init=False)
     _sessions: dict[str, None] = field(default_factory=dict[str, None])
     _sent: int = 0
 
     @property
     def service(self) -> Service:
-        """What the edges call."""
+        """The command service that the edges call."""
         return self.parts.service
 
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """A new service over what is stored, as after a restart of the process."""
+        """Starts a new service over the stored data, as after a restart of the process."""
         hub = await self.stack.enter_async_context(
             Hub(
                 RowReads(
@@ -197,16 +197,16 @@ class Harness:
         )
 
     async def restart(self) -> None:
-        """Stops driving whatever is driven, and starts a service that knows nothing of it."""
+        """Stops all drivers, and starts a service without any state in memory."""
         await self.parts.dispatch.drain()
         await self.start()
 
     async def adopt(self, accepted: TurnAccepted) -> None:
-        """Takes up a run that nobody drives."""
+        """Takes over a run that has no driver."""
         await self.parts.dispatch.adopt(task_of(accepted))
 
     async def replace_driver(self, accepted: TurnAccepted, driver: Incarnation) -> None:
-        """Writes another driver into a task, as a take-over does; nobody tells the one that drives it."""
+        """Writes another driver into a task, as a takeover does; the current driver is not notified."""
         task = task_of(accepted)
         held = await self.parts.writes.load([task])
         decision = self.parts.writes.begin(accepted.session_id, held)
@@ -216,13 +216,13 @@ class Harness:
 
     @property
     def peer(self) -> ScriptedPeer:
-        """The peer of tests with one."""
+        """The only peer, for tests with one."""
         return self.peers["echo"]
 
-    # ------------------------------------------------------------ what a caller does
+    # ------------------------------------------------------------ calls
 
     def message(self, text: str) -> JsonObject:
-        """A message of a caller, its id like no other."""
+        """A caller's message with a unique id."""
         self._sent += 1
         return {
             "messageId": f"m-{self._sent}",
@@ -258,13 +258,13 @@ class Harness:
         return accepted
 
     def remember(self, session_id: str) -> None:
-        """Has a session proved after the test."""
+        """Has a session verified after the test."""
         self._sessions[session_id] = None
 
     async def await_answer(
         self, accepted: TurnAccepted, *, who: Principal = ADA, at_once: bool = False
     ) -> JsonObject:
-        """The answer of a turn."""
+        """Waits for the answer of a turn."""
         return await asyncio.wait_for(
             self.service.answer(who, accepted, at_once=at_once), _WITHIN_S
         )
@@ -279,7 +279,7 @@ class Harness:
         return await self.service.read(who, GetTask(accepted.facade))
 
     async def watch(self, target: TurnAccepted | str) -> list[JsonObject]:
-        """Every frame of a turn, or of a task from now on, to its end."""
+        """Every frame of a turn, or of a task from now on, until its end."""
         return await asyncio.wait_for(self._watch(target), _WITHIN_S)
 
     async def _watch(self, target: TurnAccepted | str) -> list[JsonObject]:
@@ -288,14 +288,14 @@ class Harness:
             return [cast("JsonObject", orjson.loads(frame.data)) for frame in loaded]
 
     async def question(self, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
-        """The one open question of a task."""
+        """The only open approval request of a task."""
         (action,) = (await self.record(accepted)).open_actions
         return await self.service.read(who, GetAction(action))
 
     async def respond(
         self, view: JsonObject, decision_id: str = "dec_1", who: Principal = ADA, **said: object
     ) -> ActionAnswered:
-        """Answers a question as it stands in ``view``."""
+        """Answers the approval request shown in ``view``."""
         command = RespondAction(
             action_id=str(view["actionId"]),
             rev=cast("int", view["rev"]),
@@ -306,16 +306,16 @@ class Harness:
         return cast("ActionAnswered", await self.service.execute(who, command, None))
 
     async def cancel(self, accepted: TurnAccepted, reason: str | None = None) -> JsonObject:
-        """Wants a task stopped; the Task as it stands then."""
+        """Cancels a task; returns the Task after that."""
         command = CancelTask(accepted.facade, reason=reason)
         await self.service.execute(ADA, command, None)
         return await self.service.read(ADA, GetTask(accepted.facade))
 
     def forget_sessions(self) -> None:
-        """Has nothing proved after the test: what was trimmed cannot be replayed."""
+        """Verifies no session after the test: trimmed streams cannot be replayed."""
         self._sessions.clear()
 
-    # ------------------------------------------------------------ what is stored
+    # ------------------------------------------------------------ stored data
 
     async def record(self, accepted: TurnAccepted) -> TaskRecord:
         """The stored record of a task."""
@@ -325,7 +325,7 @@ class Harness:
         return record
 
     async def until(self, accepted: TurnAccepted, status: Status) -> TaskRecord:
-        """The record once it has a status."""
+        """The record, once it has the status."""
 
         async def look() -> TaskRecord | None:
             record = await self.record(accepted)
@@ -345,7 +345,7 @@ class Harness:
         return [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
 
     async def resources(self, accepted: TurnAccepted) -> list[str | None]:
-        """What was missing each time that its task waited, in order."""
+        """The missing resource of each wait of the task, in order."""
         said = [event.fact.payload for event in await self.events(accepted)]
         return [one.resource for one in said if isinstance(one, TaskWaiting)]
 
@@ -354,9 +354,9 @@ class Harness:
         return [event.type for event in await self.events(accepted)]
 
     async def run_due(self, kind: str, entity: str, *, after_ms: int) -> None:
-        """Lets so much time pass, and has a due row of ``entity`` handled."""
+        """Advances the clock by ``after_ms`` and handles a due row of ``entity``."""
         member = f"{kind}:{entity}"
-        # Before its time: a driver that looks for itself may be done with it a moment later.
+        # Before the row is due: a driver that checks for itself may have handled it a moment later.
         row = DueRow(member, (await self.due(entity))[member])
         self.clock.ahead_ms += after_ms
         deadlines = Deadlines(
@@ -381,7 +381,7 @@ class Harness:
             "retry": deadlines.on_retry,
             "output": self._expire_output,
             "prepare": self._put_back,
-            "queued": self._look_at_queued,
+            "queued": self._handle_queued,
             "unblock": self._unblock,
         }
         await handlers[kind](shard_of(row.entity), row, self.clock.now_ms())
@@ -389,7 +389,7 @@ class Harness:
     async def _put_back(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         await self.parts.tasks.starting.preparing.on_due(shard, row, self._keep)
 
-    async def _look_at_queued(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+    async def _handle_queued(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         await self.parts.turn_queues.on_due(shard, row, now_ms, self._keep)
 
     async def _unblock(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
@@ -412,7 +412,7 @@ class Harness:
         return False
 
     async def prove(self) -> None:
-        """Every session of the test holds what every session must hold."""
+        """Verifies the invariants of every session of the test."""
         for session_id in self._sessions:
             await prove_session(self.store.log, self.parts.contents, session_id)
 
@@ -430,7 +430,7 @@ async def open_harness(
     adjust: Callable[[PeerConfig], PeerConfig] = lambda config: config,
     memory: MemoryRoom | None = None,
 ) -> AsyncGenerator[Harness]:
-    """A house with a scripted peer for each name; everything is closed and proved at the end."""
+    """A harness with a scripted peer for each name; at the end everything is verified and closed."""
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await Store.open(StoreSettings(url, blobs)))
         opening = [
@@ -439,7 +439,7 @@ async def open_harness(
         ]
         await asyncio.gather(*opening)
         log, faulty = FaultyLog(store.log), FaultyBlobs(store.blobs)
-        # The service takes its ports from the store: here they can be told to fail.
+        # The service takes its ports from the store: tests can make these fail.
         store.log, store.blobs = cast("RedisEventLog", log), cast("BlobStore", faulty)
         peers = {
             name: await stack.enter_async_context(ScriptedPeer(name)) for name in names or ("echo",)

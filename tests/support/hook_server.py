@@ -1,4 +1,4 @@
-"""An HTTP hook that answers what a test says, and keeps what it was asked."""
+"""An HTTP hook with a configurable answer that records its requests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class HookServer(LoopbackServer):
-    """``answer`` None is a fault of its own (500)."""
+    """With ``answer`` None it fails with status 500."""
 
     answer: JsonObject | None = None
     asked: list[JsonObject] = field(default_factory=list["JsonObject"])
     PATH: ClassVar = "/hook"
 
     def list_routes(self) -> list[web.RouteDef]:
-        """What is served."""
+        """The routes."""
         return [web.post("/hook", self._take)]
 
     async def _take(self, request: web.Request) -> web.Response:

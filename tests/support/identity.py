@@ -24,7 +24,7 @@ ISSUER = "https://login.example.com"
 
 @cache
 def rsa_key(name: str, bits: int = 2048) -> rsa.RSAPrivateKey:
-    """A key by name; making one takes a while."""
+    """A key by name, cached since generation is slow."""
     return rsa.generate_private_key(65537, bits)
 
 
@@ -39,7 +39,7 @@ def ed_key(name: str) -> ed25519.Ed25519PrivateKey:
 
 
 def publish(key: Private, key_id: str | None, **more: str) -> dict[str, Any]:
-    """The public half, as it stands in a key set."""
+    """The public half in JWKS form."""
     public = key.public_key()
     match public:
         case rsa.RSAPublicKey():
@@ -53,7 +53,7 @@ def publish(key: Private, key_id: str | None, **more: str) -> dict[str, Any]:
 
 
 def sign(key: Private | str, key_id: str | None, algorithm: str = "RS256", **claims: object) -> str:
-    """A token that is good for five minutes, unless ``claims`` say something else; None leaves one out."""
+    """A token valid for five minutes, unless ``claims`` override that; None removes a claim."""
     now_s = SystemClock().now_ms() // 1000
     given = {"iss": ISSUER, "aud": "passerelle", "sub": "ada", "exp": now_s + 300} | claims
     kept = {name: value for name, value in given.items() if value is not None}
@@ -62,7 +62,7 @@ def sign(key: Private | str, key_id: str | None, algorithm: str = "RS256", **cla
 
 
 def issuer(**more: object) -> IssuerSettings:
-    """The provider as a configuration names it."""
+    """The settings of the provider."""
     given = {
         "name": "corp",
         "issuer": ISSUER,
@@ -75,7 +75,7 @@ def issuer(**more: object) -> IssuerSettings:
 
 @dataclass
 class Provider:
-    """Serves its documents and counts who reads them."""
+    """Serves its documents and counts reads."""
 
     keys: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     url: str = ""
@@ -96,7 +96,7 @@ class Provider:
 
 @asynccontextmanager
 async def run_provider(*keys: dict[str, Any]) -> AsyncGenerator[Provider]:
-    """A provider on a free port of this machine."""
+    """A provider on a free loopback port."""
     provider = Provider([*keys])
     app = web.Application()
     app.router.add_get("/{tail:.*}", provider.answer)

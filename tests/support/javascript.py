@@ -1,4 +1,4 @@
-"""The JavaScript client under orders, in Node: a test talks to it over a socket of its own."""
+"""The JavaScript client in Node, remote-controlled: a test talks to it over a separate socket."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _WITHIN_S: Final = 20.0
 
 @dataclass(slots=True)
 class ScriptedClient:
-    """One channel in one runtime; ``items`` are those of all its streams, as they came."""
+    """One channel in one runtime; ``items`` are those of all its streams, in order of arrival."""
 
     items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     statuses: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     ended: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     results: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What became of the tests that it ran by itself."""
+    """Results of the tests that it ran by itself."""
     _control: ServerConnection | None = None
     _answers: dict[int, asyncio.Future[dict[str, Any]]] = field(
         default_factory=dict[int, "asyncio.Future[dict[str, Any]]"]
@@ -37,7 +37,7 @@ class ScriptedClient:
     _orders: int = 0
 
     async def order(self, order: str, **what: object) -> Any:  # noqa: ANN401 - JSON, as a test reads it
-        """Has something done; the whole answer, ``{"result": …}`` or ``{"error": …}``."""
+        """Executes an order; returns the whole answer, ``{"result": …}`` or ``{"error": …}``."""
         self._orders += 1
         number = self._orders
         self._answers[number] = asyncio.get_running_loop().create_future()
@@ -47,7 +47,7 @@ class ScriptedClient:
             return await self._answers[number]
 
     async def do(self, order: str, **what: object) -> Any:  # noqa: ANN401 - JSON, as a test reads it
-        """Has something done that works; its result."""
+        """Executes an order that must succeed; returns its result."""
         answer = await self.order(order, **what)
         assert "result" in answer, answer
         return answer["result"]
@@ -61,7 +61,7 @@ class ScriptedClient:
         )
 
     def events(self, stream: str) -> list[dict[str, Any]]:
-        """The stored events that the application saw, without those that a snapshot contained."""
+        """The stored events that the application saw, without those in a snapshot."""
         return [
             item["data"]
             for item in self.items
@@ -69,9 +69,9 @@ class ScriptedClient:
         ]
 
     async def listen(self, control: ServerConnection) -> None:
-        """Reads what the runtime tells, until it goes."""
+        """Reads reports of the runtime until it disconnects."""
         self._control = control
-        with contextlib.suppress(ConnectionClosed):  # a page that is killed says no goodbye
+        with contextlib.suppress(ConnectionClosed):  # a killed page closes without a handshake
             async for message in control:
                 self._take(cast("dict[str, Any]", orjson.loads(message)))
 
@@ -90,7 +90,7 @@ class ScriptedClient:
 
 @dataclass(slots=True)
 class ClientHost:
-    """Where puppets play: one folder for what they keep, one port."""
+    """Runs clients: one folder for their stored data, one port."""
 
     folder: Path
     _server: Server
@@ -98,7 +98,7 @@ class ClientHost:
 
     @contextlib.asynccontextmanager
     async def open_client(self) -> AsyncGenerator[ScriptedClient]:
-        """A puppet that has dialled in; its process is killed at the end."""
+        """A connected client; its process is killed at the end."""
         scripted = ScriptedClient()
         self._waiting.append(scripted)
         process = await asyncio.create_subprocess_exec(
@@ -127,7 +127,7 @@ class ClientHost:
 
 @contextlib.asynccontextmanager
 async def open_client_host(folder: Path) -> AsyncGenerator[ClientHost]:
-    """A stage for puppets; they come on one after the other."""
+    """A host for clients, which are opened one after the other."""
     waiting: list[ScriptedClient] = []
 
     async def meet(control: ServerConnection) -> None:

@@ -1,6 +1,6 @@
-"""``python -m tests.support.killed_forgetting FOLDER WHAT STEP``: forgets, and is killed before its STEP-th change.
+"""``python -m tests.support.killed_forgetting FOLDER WHAT STEP``: erases data, killed before its STEP-th change.
 
-WHAT is an owner, or the time before which sessions have ended. Prints how many changes there were where it lives on.
+WHAT is an owner, or the time before which sessions have ended. Prints the number of changes if it completes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def count_down(place: type, name: str, left: list[int]) -> None:
-    """Has each call of a method count; the last one kills the process."""
+    """Makes each call of a method count down; the last one kills the process."""
     change: Change = getattr(place, name)
 
     async def change_or_die(*arguments: object) -> object:

@@ -1,4 +1,4 @@
-"""An authenticator of keys alone, without devices and without an identity provider."""
+"""An authenticator that knows keys only, without devices and identity provider."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 
 def make_authenticator(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:
-    """Knows the owner and the keys of clients, and nobody else."""
+    """Accepts the owner and the clients' keys, and rejects all others."""
     return KnownCallers(Callers(KeyRing((owner,), clients)))

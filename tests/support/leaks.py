@@ -1,7 +1,7 @@
-"""Nothing that a test opens outlives it: no child process, no thread, no file, socket or pipe.
+"""Checks that a test leaves nothing open: no child process, thread, file, socket or pipe.
 
-The first look is taken when the fixtures of the test are set up, the second when they are torn down: a
-server that a session shares and starts on first use is there in both.
+The first snapshot is taken when the fixtures of the test are set up, the second when they are torn down. A server
+that the session shares and starts on first use is therefore in both.
 """
 
 import contextlib
@@ -17,35 +17,37 @@ from tests.support.fork_server import SHARED
 from tests.support.waiting import block_until
 
 _SETTLE_WITHIN_S: Final = 15.0
-# Opened once by the interpreter or a library, and kept on purpose.
+# Opened once by the interpreter or a library, and kept open on purpose.
 _SHARED: Final = ("/dev/", "/proc/", "/usr/", "/etc/", "/sys/")
 _BEFORE: Final = pytest.StashKey[frozenset[str]]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """Remembers what there is before the test runs."""
+    """Takes a snapshot before the test runs."""
     yield
-    item.stash[_BEFORE] = look()
+    item.stash[_BEFORE] = take_snapshot()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Makes an error of what the test left behind, and names it."""
+    """Raises an error that names what the test left open."""
     yield
     before = item.stash.get(_BEFORE, None)
-    if before is None or not look() - before:
+    if before is None or not take_snapshot() - before:
         return
-    # What only a reference cycle keeps is the collector's business.
+    # What only a reference cycle keeps alive is left to the garbage collector.
     gc.collect()
     with contextlib.suppress(AssertionError):
-        block_until(lambda: not look() - before, _SETTLE_WITHIN_S, "everything is gone")
+        block_until(lambda: not take_snapshot() - before, _SETTLE_WITHIN_S, "everything is gone")
         return
-    pytest.fail(f"the test left behind: {', '.join(sorted(look() - before))}", pytrace=False)
+    pytest.fail(
+        f"the test left behind: {', '.join(sorted(take_snapshot() - before))}", pytrace=False
+    )
 
 
-def look() -> frozenset[str]:
-    """Names everything that this process has now and would have to give back."""
+def take_snapshot() -> frozenset[str]:
+    """Names the resources that this process holds now and would have to release."""
     return frozenset((*_children(), *_threads(), *_files()))
 
 
@@ -63,7 +65,7 @@ def _threads() -> Iterator[str]:
 
 def _files() -> Iterator[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
-        # One is that of this very listing, and gone when it is asked for.
+        # One of them is the descriptor of this listing, which is closed by now.
         with contextlib.suppress(OSError):
             target = str(descriptor.readlink())
             if not target.startswith(_SHARED):

@@ -1,4 +1,4 @@
-"""Every read of a gateway before its sessions have left memory, and after."""
+"""Compares all reads of a gateway before and after its sessions left memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LATER_MS: Final = 1 << 45
 async def find_changed_reads(
     gateway: GatewayProcess, config: Path, least: int
 ) -> dict[str, tuple[str, str]]:
-    """What the owner reads otherwise once all that is over has left, of a gateway that serves ``config``.
+    """Reads of the owner that change once all ended sessions of a gateway with ``config`` have left memory.
 
-    At least ``least`` sessions have to leave. What names a task that goes on may change.
+    At least ``least`` sessions have to leave. Answers that name an unfinished task may change.
     """
     given = cast("dict[str, Any]", yaml.safe_load(config.read_text("utf-8")))
     agents = [str(one["name"]) for one in given["agents"]]
@@ -47,7 +47,7 @@ async def find_changed_reads(
 
 
 async def leave_all(settings: Settings) -> int:
-    """Has every session that is over leave memory, beside the gateway that has these settings; how many those are."""
+    """Archives every ended session, next to the gateway with these settings; returns the number of sessions."""
     left = 0
     async with reach_store(settings) as store:
         ended = await store.ended_sessions.find(ALL_SHARDS, _LATER_MS)

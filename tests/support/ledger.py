@@ -1,11 +1,10 @@
 """The requirement ledger: rows of ``tests/requirements.toml`` against the marks that tests carry.
 
-A row is *closed* with a test and no reason, *begun* with both, *open* with a reason alone. A row with
-neither is a fault, and so is a mark that names no row: the ledger cannot drift from the tests in either
-direction. Marks are read from the source, so no test is run or even imported. A mark counts
-where pytest collects its carrier: a ``test_`` function or a ``Test`` class, the module by ``pytestmark``, or a name
-that one of these refers to. Any other mark is a fault, and so is a row about event classes of which no file with a mark
-names one.
+A row is *closed* with a test and no reason, *begun* with both, *open* with a reason alone. A row with neither is a
+fault, and so is a mark that names no row, so ledger and tests cannot drift apart. Marks are read from the source, so
+no test is run or even imported. A mark counts where pytest collects its carrier: a ``test_`` function or a ``Test``
+class, the module by ``pytestmark``, or a name that one of these refers to. Any other mark is a fault. So is a row
+about event classes if no file with its mark names one of them.
 """
 
 import ast
@@ -35,7 +34,7 @@ class LedgerFault(Exception):
 
 @unique
 class State(StrEnum):
-    """Where a row stands."""
+    """The state of a row."""
 
     CLOSED = "closed"
     BEGUN = "begun"
@@ -44,7 +43,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One requirement; ``missing`` says in product terms what keeps it from being closed."""
+    """One requirement; ``missing`` states in product terms what keeps it from being closed."""
 
     id: str
     source: str
@@ -63,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``states`` has every row that stands; ``faults`` are sentences, empty when the ledger is sound."""
+    """``states`` contains every row; ``faults`` are sentences, empty when the ledger is consistent."""
 
     states: Mapping[str, State]
     faults: tuple[str, ...]
@@ -88,7 +87,7 @@ def load(path: Path = LEDGER) -> tuple[Row, ...]:
     for entry in cast("list[dict[str, object]]", document.pop("row", [])):
         row = _parse(entry)
         if row.id in rows:
-            raise LedgerFault(f"{row.id}: stands twice")
+            raise LedgerFault(f"{row.id}: is listed twice")
         rows[row.id] = row
     if document:
         raise LedgerFault(f"unknown tables: {', '.join(document)}")
@@ -149,7 +148,7 @@ def _list_carriers(tree: ast.Module) -> list[ast.expr]:
                 assigned[name] = value
             case _:
                 pass
-    # A class that is made by a call, as of a state machine, is collected by its name.
+    # A class created by a call, such as a state machine's, is collected by its name.
     found += [value for name, value in assigned.items() if name.startswith("Test")]
     if "pytestmark" in assigned and any(_list_collected(tree.body)):
         found.append(assigned["pytestmark"])
@@ -202,7 +201,7 @@ def _is_mark(function: ast.expr) -> bool:
 
 
 def judge(rows: tuple[Row, ...], marks: tuple[Mark, ...]) -> Verdict:
-    """Holds rows against marks, both ways."""
+    """Compares rows with marks in both directions."""
     known = {row.id for row in rows}
     tested = {mark.id for mark in marks}
     faults = [f"{m.where}: {m.id} is no row of the ledger" for m in marks if m.id not in known]
@@ -222,7 +221,7 @@ def judge(rows: tuple[Row, ...], marks: tuple[Mark, ...]) -> Verdict:
 
 
 def _find_unread(row: Row, marks: tuple[Mark, ...]) -> str | None:
-    """Why the tests of a row about an event class cannot be about it: none of them names one of its classes."""
+    """Why the tests of a row about an event class are not about it: none names one of its classes."""
     found = re.match(r"`[a-z_.]+`(?: / `[a-z_.]+`)*(?= —|\.$)", row.sentence)
     types = [one.strip("`") for one in found[0].split(" / ")] if found else []
     if not types or not all("." in one for one in types):
@@ -235,6 +234,6 @@ def _find_unread(row: Row, marks: tuple[Mark, ...]) -> str | None:
 
 
 def _name_class(event_type: str) -> tuple[str, str]:
-    """How code names an event class: its payload and its member of the enum."""
+    """The forms in which code names an event class: its payload and its member of the enum."""
     words = re.split(r"[._]", event_type)
     return "".join(word.title() for word in words), "_".join(words).upper()

@@ -1,4 +1,4 @@
-"""A web server of a test on a free loopback port, for as long as a block lasts."""
+"""A web server on a free loopback port for the duration of a block."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _TURNS: Final = 5
 
 
 async def end_runner(runner: web.AppRunner) -> None:
-    """Stops listening and ends every connection, those too that were accepted just now.
+    """Stops listening and ends every connection, including those accepted just now.
 
-    The protocol of an accepted connection hears of it some turns of the loop later; aiohttp ends what it knows.
+    The protocol of a new connection is created some iterations of the loop later; aiohttp ends only connections that
+    it knows.
     """
     for site in list(runner.sites):
         await site.stop()
@@ -26,14 +27,14 @@ async def end_runner(runner: web.AppRunner) -> None:
 
 
 class LoopbackServer:
-    """What is served are the routes of the subclass; ``url`` is where, with ``PATH`` at its end."""
+    """Serves the routes of the subclass at ``url``, which ends in ``PATH``."""
 
     PATH: ClassVar = ""
     url: str = ""
     _runner: web.AppRunner | None = None
 
     def list_routes(self) -> Iterable[web.RouteDef]:
-        """What is served."""
+        """The routes."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""A loop that outlives a test, with the threads it will ever use.
+"""An event loop that outlives a test, with all of its threads started.
 
-The default executor of a loop starts a thread whenever none is idle. On a loop that a whole module shares that would
-be a thread more after some test, and which one depends on the order.
+The default executor of a loop starts a thread whenever none is idle. On a loop shared by a module, some test would
+leave one more thread, and which one depends on the order.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from typing import Final, TypeAlias
 _THREADS: Final = 4
 
 Backend: TypeAlias = tuple[str, dict[str, object]]
-"""What anyio's plugin takes: the name of the backend and its options."""
+"""The arguments of anyio's plugin: backend name and options."""
 
 
 def open_shared_loop() -> asyncio.AbstractEventLoop:
-    """Makes the loop; its threads run already and end when it closes."""
+    """Creates the loop; its threads are already running and end when it closes."""
     loop = asyncio.new_event_loop()
     executor = ThreadPoolExecutor(_THREADS, "shared-loop")
     together = Barrier(_THREADS + 1)

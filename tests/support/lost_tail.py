@@ -1,7 +1,7 @@
-"""The tail of a shard taken away, as a failover to a replica that lacks it does: its keys as they were before.
+"""Removes the tail of a shard, as a failover to a lagging replica does: restores its keys to an earlier state.
 
-DUMP and RESTORE on a running engine: the sequences, versions and marks are those of the older moment, and nobody who is
-connected notices anything.
+DUMP and RESTORE on a running engine: sequences, versions and marks are those of the earlier moment, and connected
+clients notice nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ return #KEYS
 
 @dataclass(slots=True)
 class ShardSnapshot:
-    """The keys of some shards at one moment: by shard the name, content and rest of life in ms of each."""
+    """The keys of some shards at one moment: by shard, the name, content and remaining TTL in ms of each."""
 
     url: str
     dumped: dict[Shard, list[tuple[bytes, bytes, int]]]
 
     def restore(self) -> None:
-        """Everything that was written in these shards since is gone; all of one shard at once."""
+        """Reverts everything that was written in these shards since, each shard atomically."""
         for shard, kept in self.dumped.items():
             names = [name for name, _, _ in kept]
             contents = [part for _, content, ttl_ms in kept for part in (ttl_ms, content)]
@@ -43,7 +43,7 @@ class ShardSnapshot:
 
 
 def take_snapshot(url: str, *shards: Shard) -> ShardSnapshot:
-    """What the keys of some shards hold now; all of one shard at once, as a replica has them."""
+    """The current keys of some shards, each shard atomically, as a replica has them."""
     dumped: dict[Shard, list[tuple[bytes, bytes, int]]] = {}
     for shard in shards:
         kept = cast(

@@ -1,6 +1,6 @@
-"""What one message costs, counted: trips to the store, JSON that is written and read, functions, changes of room.
+"""Counts the cost of one message: store round trips, JSON parses and dumps, functions, package changes.
 
-Only what the product does counts: the agent and the caller of a test run in the same process.
+Counts only the product: the agent and the caller of a test run in the same process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BESIDE: Final = frozenset({"tests", "bench", "tools", "demo", ".venv"})
 
 @dataclass
 class Cost:
-    """Counted since it was made."""
+    """Counts since creation."""
 
     store_calls: int = 0
     written: int = 0
@@ -43,7 +43,7 @@ class Cost:
 
 
 def find_room(frame: FrameType | None) -> str:
-    """The folder of the product in which a function stands; empty for what is no part of it."""
+    """The top-level folder of the product that contains a function; empty if it is not part of the product."""
     if frame is None:
         return ""
     path = Path(frame.f_code.co_filename)
@@ -55,7 +55,7 @@ def find_room(frame: FrameType | None) -> str:
 
 
 async def measure(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[object]]) -> Cost:
-    """What ``work`` costs, once everything that it has begun in its own turn of the loop is over."""
+    """The cost of ``work``, once everything that it started in its own iteration of the loop is over."""
     cost = Cost()
 
     def count_json(function: Callable[..., Any], name: str) -> Callable[..., Any]:

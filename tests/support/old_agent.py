@@ -1,7 +1,8 @@
-"""An agent of A2A 0.3 over JSON-RPC whose program raises at work, byte for byte as one of the SDK 0.3.26 is seen to.
+"""An A2A 0.3 agent over JSON-RPC whose executor raises, with the same bytes as the SDK 0.3.26.
 
-Its stream breaks off after the Task, ``tasks/resubscribe`` is refused since nothing is left to read, and ``tasks/get``
-says *working* for ever. A message that answers a question does the same; ``ask`` as the first word asks one.
+Its stream breaks off after the Task, ``tasks/resubscribe`` is refused since nothing is left to read, and
+``tasks/get`` reports *working* forever. A message that answers an input request does the same; the first word ``ask``
+makes it request input.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _TASK: Final = "old-task-1"
 
 @dataclass
 class OldAgent:
-    """``streams``: whether its card has streams. ``state`` is that of its one task, ``calls`` are the methods."""
+    """``streams``: whether its card declares streaming. ``state``: of its only task. ``calls``: the methods."""
 
     streams: bool = True
     state: str = "working"
@@ -32,7 +33,7 @@ class OldAgent:
 
     @property
     def sends(self) -> list[str]:
-        """The methods that brought a message."""
+        """The methods of the calls that carried a message."""
         return [method for method in self.calls if method.startswith("message/")]
 
     async def show_card(self, _request: web.Request) -> web.Response:
@@ -91,7 +92,7 @@ def _reply(call: JsonObject, body: JsonObject) -> web.Response:
 
 @asynccontextmanager
 async def run_old_agent(*, streams: bool = True) -> AsyncGenerator[OldAgent, None]:
-    """Serves one on a free loopback port."""
+    """Serves the agent on a free loopback port."""
     agent = OldAgent(streams)
     app = web.Application()
     app.router.add_get("/.well-known/agent-card.json", agent.show_card)

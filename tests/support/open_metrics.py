@@ -1,4 +1,4 @@
-"""Metrics as a strict reader of the OpenMetrics format takes them."""
+"""Parses metrics with a strict reader of the OpenMetrics format."""
 
 from __future__ import annotations
 

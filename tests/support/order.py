@@ -1,9 +1,9 @@
-"""In which order the files of several tiers are given out to the processes that run them side by side.
+"""The order in which files of several tiers are distributed to the test processes.
 
-A test with processes, servers and leases waits most of its time, and a file of few such tests may take a minute; one of
-the unit tier computes, and its file takes a second. So files of the tiers that wait come first and mixed, each tier
-spread over all of that time, and the unit tier fills the end: nobody is left alone with a long file, and the processors
-have work while others wait. Within a tier the order stays the drawn one.
+A test with processes, servers and leases mostly waits, and a file with few such tests may take a minute; a unit test
+computes, and its file takes a second. So files of the waiting tiers come first and mixed, each tier spread over the
+whole run, and the unit tier fills the end. No process is left with a long file at the end, and the processors have
+work while others wait. Within a tier the order stays random.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LAST: Final = "unit"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """By itself xdist gives out files with few tests last, which are the longest."""
+    """By default xdist distributes files with few tests last, and these take longest."""
     config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the files in order where they are given out; a run in one process keeps the order that was drawn."""
+    """Sorts the files where they are distributed; a run in one process keeps the random order."""
     if hasattr(config, "workerinput"):
         places = spread(item.nodeid.partition("::")[0] for item in items)
         items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
 
 
 def spread(files: Iterable[str]) -> dict[str, tuple[bool, float]]:
-    """What to sort each file by: its share of the way through its tier, such as ``tests/e2e``."""
+    """The sort key of each file: its relative position within its tier, such as ``tests/e2e``."""
     tiers = defaultdict[str, list[str]](list)
     for file in dict.fromkeys(files):
         tiers["/".join(file.split("/")[:2])].append(file)

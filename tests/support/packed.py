@@ -1,4 +1,4 @@
-"""A packed batch as a batch again, as far as tests look into one."""
+"""Unpacks a packed batch, as far as tests read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BEFORE_KEYS = 3
 
 
 def read_packed(batch: Batch | PackedBatch) -> Batch:
-    """Operation, events, runs and fence; of the entities nothing."""
+    """Operation, events, runs and fence, without entities."""
     if isinstance(batch, Batch):
         return batch
     arguments = unpack(batch.call)

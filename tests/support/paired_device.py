@@ -1,4 +1,4 @@
-"""A device as a phone would be one: it brings a code, signs with a key of its own, and has a token then."""
+"""A device like a phone: it presents a code, signs with its own key, and then has a token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encode(raw: bytes) -> str:
 
 @dataclass
 class Keys:
-    """A private key of either kind."""
+    """A private key of either type."""
 
     algorithm: KeyAlgorithm = "Ed25519"
     _edwards: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
@@ -49,7 +49,7 @@ class Keys:
 
 @dataclass
 class PairedDevice:
-    """``pair`` leaves it trusted; the steps stand alone for tests that stop between them."""
+    """``pair`` makes it trusted; the steps are separate methods for tests that stop between them."""
 
     http: httpx.AsyncClient
     keys: Keys = field(default_factory=Keys)
@@ -57,7 +57,7 @@ class PairedDevice:
     token: str = ""
     digits: str = ""
     clock_ahead_ms: int = 0
-    """How far its clock is ahead of that of this machine."""
+    """Offset of its clock from this machine's, in ms."""
 
     async def claim(self, code: str) -> httpx.Response:
         body = {"code": code, "algorithm": self.keys.algorithm, "publicKey": self.keys.public}
@@ -103,7 +103,7 @@ class PairedDevice:
 
 
 def sign_decision(device: PairedDevice, answer: JsonObject, **changed: object) -> JsonObject:
-    """The answer with the signature of a device; ``changed`` is signed in place of what is said."""
+    """The answer with a device's signature; ``changed`` members are signed with other values."""
     iat = SystemClock().now_ms() + device.clock_ahead_ms
     bound: JsonObject = {
         "v": 1,

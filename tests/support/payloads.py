@@ -1,4 +1,4 @@
-"""Values of any record, made from its annotations: random ones, one plain one, and wrong ones field by field."""
+"""Values of any record, generated from its annotations: random, one sample, and one invalid per field."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -41,7 +41,7 @@ FULL_SCOPE = Scope(
     trace_id="0af7651916cd43dd8448eb211c80319c",
     span_id="b7ad6b7169203331",
 )
-"""Every id present, so that no class lacks one."""
+"""Includes every optional id, so that each class has the ids that it requires."""
 
 
 def values(kind: type[T]) -> st.SearchStrategy[T]:
@@ -52,14 +52,14 @@ def values(kind: type[T]) -> st.SearchStrategy[T]:
 
 
 def sample(kind: type[T], *, whole: bool = True) -> T:
-    """One plain value: the first of each choice, one item of each collection; without ``whole``, defaults stay."""
+    """One sample: the first of each choice, one item of each collection; without ``whole``, defaults stay."""
     hints = get_type_hints(kind)
     chosen = [member for member in _fields(kind) if whole or _is_required(member)]
     return kind(**{member.name: _one(hints[member.name]) for member in chosen})
 
 
 def wrong_wires(kind: type[object]) -> Iterator[tuple[str, JsonObject]]:
-    """For each member: its wire name, and a whole wire object in which only that member has a wrong type."""
+    """For each member: its wire name, and a complete wire object in which only that member has a wrong type."""
     hints = get_type_hints(kind)
     good = to_wire(cast("Any", sample(kind)))
     for member in _fields(kind):
@@ -119,10 +119,10 @@ def _one(hint: object) -> Any:  # noqa: ANN401  the value of any annotation
 
 
 def _wrong(hint: object) -> Json:
-    """A value that is wrong for the annotation, and that a lenient reader would have turned into a right one."""
+    """A value of the wrong type that a lenient parser would convert to a valid one."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
-        # Beside a text, no word of an enumeration is a wrong one.
+        # In a union with text, any other text is valid for an enumeration.
         return _wrong(str if str in inner else inner[0])
     if origin is Literal and isinstance(inner[0], int):
         return str(inner[0])

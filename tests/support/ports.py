@@ -1,4 +1,4 @@
-"""Ports for servers that stop and start again, or whose number others have to know before they start."""
+"""Ports for servers that restart, or whose number must be known before they start."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _HIGHEST: Final = 32_767
 
 
 def find_free_port() -> int:
-    """A port on loopback that nobody listens on now, and that no connection is given while its server is down.
+    """A loopback port without a listener, outside the range of ephemeral ports.
 
-    Systems give connections ports from 32768 on or higher ones; two that choose at the same time hardly ever meet.
+    Systems give connections ports from 32768 or higher. Two processes that choose at the same time rarely collide.
     """
     while True:
         port = _LOWEST + secrets.randbelow(_HIGHEST - _LOWEST + 1)

@@ -1,7 +1,7 @@
-"""The whole product for end-to-end tests: ``passerelle serve`` as a process, and the store behind it as it stands.
+"""The whole product for end-to-end tests: ``passerelle serve`` as a process, and direct access to its store.
 
-A gateway outlives the tests of a module. A peer is served by the test's own loop, and only while a test runs,
-so that no connection of the gateway to it is there before or after.
+A gateway is shared by the tests of a module. A peer runs in the test's own loop and only during a test, so the
+gateway has no connection to it before or after.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.ports import find_free_port
 from tests.support.stored_events import find_streams, list_stored
 from tests.support.waiting import wait_until
 
-# A whole answer, as a test reads it: members that are missing fail the test by themselves.
+# A whole answer, as tests read it: a missing member fails the test by itself.
 Answer = dict[str, Any]
 
 AGENT: Final = "scripted"
@@ -47,7 +47,7 @@ async def run_gateway(
     environ: Mapping[str, str] | None = None,
     **settings: object,
 ) -> AsyncGenerator[GatewayProcess]:
-    """A ready gateway in front of agents (name, and URL or whole section), over a data directory below ``folder``."""
+    """A ready gateway for agents (name, and URL or whole section), with a data directory below ``folder``."""
     listed = [
         {"name": name, **({"url": said} if isinstance(said, str) else said)}
         for name, said in agents.items()
@@ -72,14 +72,14 @@ async def start_together(
     stack: contextlib.AsyncExitStack,
     gateways: Iterable[contextlib.AbstractAsyncContextManager[GatewayProcess]],
 ) -> list[GatewayProcess]:
-    """Enters gateways side by side: most of a start is the reading of code, and a loaded machine takes long for it."""
+    """Starts gateways concurrently: most of a start is imports, which take long on a loaded machine."""
     async with asyncio.TaskGroup() as group:
         starting = [group.create_task(stack.enter_async_context(one)) for one in gateways]
     return [one.result() for one in starting]
 
 
 def share_owner(folders: Iterable[Path]) -> None:
-    """Makes one owner token, for the data directories of several gateways."""
+    """Creates one owner token for the data directories of several gateways."""
     token = mint_token(SystemIds()).get_secret_value()
     for folder in folders:
         data = folder / "data"
@@ -98,18 +98,18 @@ class Caller:
         self._sent = 0
 
     async def ask(self, method: str, params: JsonObject) -> Answer:
-        """The whole JSON-RPC answer, error or not."""
+        """The whole JSON-RPC answer, including errors."""
         answer = await self.http.post(f"/agents/{self.agent}", json=_compose(method, params))
         return cast("Answer", answer.json())
 
     async def call(self, method: str, params: JsonObject) -> Answer:
-        """The result of a call that works."""
+        """The result of a call that must succeed."""
         answer = await self.ask(method, params)
         assert "result" in answer, answer
         return cast("Answer", answer["result"])
 
     def write(self, text: str, **ids: str) -> JsonObject:
-        """The parameters of a SendMessage; ``taskId`` and ``contextId`` continue something."""
+        """The parameters of SendMessage; ``taskId`` and ``contextId`` continue a task or a context."""
         self._sent += 1
         message: JsonObject = {
             "messageId": f"m-{id(self)}-{self._sent}",
@@ -120,11 +120,11 @@ class Caller:
         return {"message": message}
 
     async def send(self, text: str, **ids: str) -> Answer:
-        """The Task that comes of a message, waited for."""
+        """Sends a message and waits for its Task."""
         return cast("Answer", (await self.call("SendMessage", self.write(text, **ids)))["task"])
 
     async def begin(self, text: str) -> Answer:
-        """The Task of a message as soon as there is one."""
+        """Sends a message and returns its Task at once."""
         params = self.write(text)
         params["configuration"] = {"returnImmediately": True}
         return cast("Answer", (await self.call("SendMessage", params))["task"])
@@ -134,7 +134,7 @@ class Caller:
         return [frame async for frame in self.follow(text)]
 
     async def follow(self, text: str) -> AsyncGenerator[Answer]:
-        """The frames of a message as they come."""
+        """The frames of a message, as they arrive."""
         body = _compose("SendStreamingMessage", self.write(text))
         async with self.http.stream("POST", f"/agents/{self.agent}", json=body) as answer:
             async for line in answer.aiter_lines():
@@ -146,7 +146,7 @@ class Caller:
         return await self.call("GetTask", {"id": task_id})
 
     async def await_question(self, task_id: str) -> None:
-        """Returns once the agent of a task asks something."""
+        """Returns once the agent of a task requests input or approval."""
 
         async def is_asked() -> bool:
             status = (await self.get_task(task_id))["status"]
@@ -155,7 +155,7 @@ class Caller:
         await wait_until(is_asked, 15, f"{task_id} waits for an answer")
 
     async def await_end(self, task_id: str, within_s: float = 15) -> Answer:
-        """The task once it has ended."""
+        """The task, once it has ended."""
 
         async def look() -> Answer | None:
             task = await self.get_task(task_id)
@@ -185,26 +185,26 @@ async def open_caller(gateway: GatewayProcess, agent: str = AGENT) -> AsyncGener
 
 
 def find_engine_url(gateway: GatewayProcess) -> str:
-    """The socket of the engine that belongs to a running gateway."""
+    """The engine socket of a running gateway."""
     return f"unix://{(gateway.data_dir / 'socket').read_text(encoding='utf-8')}"
 
 
 def find_engine_pid(gateway: GatewayProcess) -> int:
-    """The process of that engine."""
-    told = cast("Mapping[str, int]", ask(find_engine_url(gateway), "INFO", "server"))
-    return told["process_id"]
+    """The process id of that engine."""
+    info = cast("Mapping[str, int]", ask(find_engine_url(gateway), "INFO", "server"))
+    return info["process_id"]
 
 
 SKEW: Final = Path(__file__).parent / "skew"
 
 
 def skew_clock(ahead_s: float) -> dict[str, str]:
-    """The environment in which a process takes its machine's clock to be so far ahead."""
+    """The environment in which a process sees its clock ``ahead_s`` seconds ahead."""
     return {"PYTHONPATH": str(SKEW), "SKEWED_CLOCK_S": str(ahead_s)}
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and it is more than an unreaped child."""
+    """Whether the process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split(") ")[1][0] != "Z"
@@ -213,7 +213,7 @@ def is_alive(pid: int) -> bool:
 
 
 def read_stored(gateway: GatewayProcess, session: str) -> list[Answer]:
-    """Every event of a session as it is stored, straight from the engine."""
+    """Every stored event of a session, read directly from the engine."""
     return [orjson.loads(data) for data in read_entries(gateway, session)]
 
 
@@ -225,7 +225,7 @@ def read_entries(gateway: GatewayProcess, session: str) -> list[bytes]:
 
 
 def count_stored(gateway: GatewayProcess) -> tuple[int, int, int]:
-    """How many sessions, tasks and events the store has; home sessions hold what concerns no work, and are left out."""
+    """Number of sessions, tasks and events in the store, without home sessions, which contain no work."""
     url = find_engine_url(gateway)
     tasks = cast("list[bytes]", ask(url, "KEYS", "{*}:t:task_*"))
     counts = [count for stream in find_streams(url) if (count := _count_events(url, stream))]
@@ -234,7 +234,7 @@ def count_stored(gateway: GatewayProcess) -> tuple[int, int, int]:
 
 def _count_events(url: str, stream: StreamRef) -> int:
     entries = list_stored(url, stream)
-    # A session may leave between its name and this.
+    # A session may be removed between the listing and this read.
     return 0 if not entries or _HOME in entries[0].data else len(entries)
 
 

@@ -1,4 +1,4 @@
-"""What must hold of every stored session, whatever a test did to it (I3, I4, ENV-6, ENV-7, ENV-12, ENV-13)."""
+"""Invariants of every stored session after any test (I3, I4, ENV-6, ENV-7, ENV-12, ENV-13)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def read_stream(log: EventLog, session_id: str) -> list[Entry]:
 
 
 async def prove_session(log: EventLog, contents: Contents, session_id: str) -> None:
-    """Sequences without gaps, the ids of each class, and the snapshots that a replay gives, with and without vendors.
+    """Checks sequences for gaps, the ids of each class, and the snapshots against a replay, with and without vendors.
 
-    The content that an ended task keeps is the one that its frames fold to.
+    The content stored with an ended task equals the fold of its frames.
     """
     events, held = await _read_still(log, session_id)
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
@@ -38,7 +38,7 @@ async def prove_session(log: EventLog, contents: Contents, session_id: str) -> N
 
 
 async def _read_still(log: EventLog, session_id: str) -> tuple[list[Event], list[Loaded]]:
-    """A stream and what it folds to, as both stood at one moment: drivers may go on writing meanwhile."""
+    """A stream and its fold at the same moment: drivers may go on writing meanwhile."""
     while True:
         entries = await read_stream(log, session_id)
         events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
@@ -49,7 +49,7 @@ async def _read_still(log: EventLog, session_id: str) -> tuple[list[Event], list
 
 
 def _prove_generations(events: list[Event]) -> None:
-    """What callers see of a facade task is counted from 1, one more with each event (A2A extension resume, R10)."""
+    """The events of a facade task that callers see are counted from 1 without gaps (A2A extension resume, R10)."""
     seen: dict[str, list[int]] = {}
     for event in events:
         if event.fact.facade is not None and event.generation:

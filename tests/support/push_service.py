@@ -1,9 +1,9 @@
-"""A push service and the browser behind it, in a process of its own: takes messages, decrypts them, remembers them.
+"""A push service and its browser in a separate process: receives, decrypts and keeps messages.
 
-It checks what a real one checks: the headers of RFC 8030, the signature and audience of the VAPID token (RFC 8292), and
-that the message decrypts with the keys of the subscription (RFC 8291, RFC 8188), with code of its own.
+It checks the same as a real one: the headers of RFC 8030, the signature and audience of the VAPID token (RFC 8292),
+and that the message decrypts with the keys of the subscription (RFC 8291, RFC 8188), with independent code.
 
-Run as ``python -m tests.support.push_service``: prints its port and, as JSON, the subscription that it made.
+Run as ``python -m tests.support.push_service``: prints its port and, as JSON, its subscription.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Browser:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """``POST /push/<name>`` takes a message; ``GET /seen`` gives all of them; ``POST /gone`` ends the subscription."""
+    """``POST /push/<name>`` receives a message; ``GET /seen`` lists all; ``POST /gone`` ends the subscription."""
 
     browser: Browser
     seen: list[dict[str, object]]
@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name is the library's
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def main() -> None:

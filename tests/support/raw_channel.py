@@ -1,4 +1,4 @@
-"""A channel spoken by hand: frames as a test writes them, and everything that comes back."""
+"""A channel client without the client library: tests write the frames and read everything that is received."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from websockets.typing import Origin, Subprotocol
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import SUBPROTOCOL
 
-# A frame as a test reads it: members that are missing fail the test by themselves.
+# A frame, as tests read it: a missing member fails the test by itself.
 ServerFrame = dict[str, Any]
 
 
 class RawChannel:
-    """One socket; ``frames`` are all that came, ``sent`` all that went."""
+    """One socket; ``frames`` are all received frames, ``sent`` all sent ones."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.frames: list[ServerFrame] = []
@@ -34,7 +34,7 @@ class RawChannel:
         return self
 
     async def send_text(self, text: str) -> None:
-        """Sends what may be no frame at all."""
+        """Sends any text, valid frame or not."""
         await self._socket.send(text)
 
     async def greet(self, token: str | None, device: str = "dev_raw") -> ServerFrame:
@@ -53,7 +53,7 @@ class RawChannel:
         return await self.expect("welcome")
 
     async def expect(self, kind: str, **members: object) -> ServerFrame:
-        """The first frame of a type with these members, read until it is there."""
+        """Reads until a frame of this type with these members arrives; returns the first one."""
         while True:
             for frame in self.frames:
                 if frame["t"] == kind and members.items() <= frame.items():
@@ -65,7 +65,7 @@ class RawChannel:
         await self._read()
 
     async def read_close(self) -> int:
-        """The code with which the server closes."""
+        """The close code of the server."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 await self._read()
@@ -74,10 +74,10 @@ class RawChannel:
         return code
 
     async def read(self) -> ServerFrame:
-        """The next frame that nobody has read by this yet.
+        """The next unread frame.
 
         Raises:
-            ConnectionClosed: there is none any more.
+            ConnectionClosed: there are no more frames.
         """
         while self._seen == len(self.frames):
             await self._read()
@@ -85,7 +85,7 @@ class RawChannel:
         return self.frames[self._seen - 1]
 
     def abort(self) -> None:
-        """Cuts the connection without a goodbye."""
+        """Aborts the connection without a close handshake."""
         self._socket.transport.abort()
 
     async def _read(self) -> None:
@@ -96,7 +96,7 @@ class RawChannel:
 
 @contextlib.asynccontextmanager
 async def open_channel(url: str, origin: str | None = None) -> AsyncGenerator[RawChannel]:
-    """An open socket before any hello; ``url`` is that of the gateway, ``origin`` that of a web page."""
+    """An open socket before the hello; ``url`` is the gateway's, ``origin`` a web page's."""
     async with connect(
         f"{url.replace('http', 'ws', 1)}/v1/channel",
         subprotocols=[Subprotocol(SUBPROTOCOL)],

@@ -1,7 +1,7 @@
-"""Streams of agents as they went over the wire, recorded once, and played to the gateway ever after (VAL-2).
+"""Streams of real agents, recorded once at the wire and replayed to the gateway (VAL-2).
 
-``python -m tests.support.recording`` records them anew from an agent that the a2a-sdk makes, in both versions of A2A. A
-player is an agent that answers a streaming call with the recorded bytes, and GetTask with the recorded task.
+``python -m tests.support.recording`` records them again from an a2a-sdk agent, in both versions of A2A. The player is
+an agent that answers a streaming call with the recorded bytes, and GetTask with the recorded task.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _METHODS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One stream: the card of its agent, what was asked, the lines that came, and the task afterwards, if any."""
+    """One stream: the agent's card, the request, the received lines, and the final task, if any."""
 
     name: str
     source: str
@@ -50,12 +50,12 @@ class Recording:
 
     @property
     def binding(self) -> str:
-        """The version of A2A that it is in."""
+        """Its version of A2A."""
         return self.name.partition("-")[0]
 
 
 def load_recordings() -> list[Recording]:
-    """All of them, by name."""
+    """All recordings, by name."""
     return [
         Recording(path.name.removesuffix(SUFFIX), **json.loads(path.read_text("utf-8")))
         for path in sorted(RECORDINGS.glob(f"*{SUFFIX}"))
@@ -64,7 +64,7 @@ def load_recordings() -> list[Recording]:
 
 @asynccontextmanager
 async def play(recording: Recording) -> AsyncGenerator[str]:
-    """An agent that says what was recorded; its URL."""
+    """An agent that replays the recording; yields its URL."""
     card = dict(recording.card)
 
     async def show_card(_request: web.Request) -> web.Response:
@@ -101,7 +101,7 @@ async def play(recording: Recording) -> AsyncGenerator[str]:
 
 
 def _address(card: JsonObject, url: str) -> None:
-    """The recorded agent was somewhere else."""
+    """Replaces the address of the recorded agent."""
     if "url" in card:
         card["url"] = f"{url}/"
     interfaces = card.get("supportedInterfaces")
@@ -110,7 +110,7 @@ def _address(card: JsonObject, url: str) -> None:
 
 
 async def record(binding: str, name: str, text: str) -> Recording:
-    """Asks an agent of the SDK, and keeps every line."""
+    """Sends a message to an SDK agent and keeps every line of the response."""
     stream, get = _METHODS[binding]
     part = {"text": text} if binding == "1.0" else {"kind": "text", "text": text}
     role = "ROLE_USER" if binding == "1.0" else "user"

@@ -1,4 +1,4 @@
-"""Lists, inboxes and marks are written behind the appends that they are about: how a test waits for the last ones."""
+"""Lists, inboxes and marks are updated after the appends: waits for the last updates."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 async def await_relayed(store: Store) -> None:
-    """Until the relay has passed on every row of every feed.
+    """Waits until the relay has processed every row of every feed.
 
     Raises:
-        AssertionError: it has not within 30 s.
+        AssertionError: rows are left after 30 s.
     """
 
     async def is_relayed() -> bool:

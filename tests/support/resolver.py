@@ -1,4 +1,4 @@
-"""What names lead to, in tests that must not ask anybody."""
+"""Name resolution for tests that must not query a name server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 
 class LoopbackResolver(AbstractResolver):
-    """Names that lead to this machine."""
+    """Resolves every name to this machine."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

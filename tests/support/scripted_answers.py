@@ -1,4 +1,4 @@
-"""How the scripted peer puts the items of a transcript on the wire: one JSON answer, or server-sent events."""
+"""Writes the items of the scripted peer's transcript to the wire: one JSON answer, or server-sent events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.scripted_tasks import (
 async def answer_unary(
     request: web.Request, call_id: Json, turn: Turn, *, at_once: bool
 ) -> web.StreamResponse:
-    """Waits for a Message, or for a task that rests; with ``at_once`` only for the task."""
+    """Waits for a Message, or for a task that ended or waits; with ``at_once`` only for the task."""
     position = turn.start
     while True:
         item = await turn.transcript.read(position)

@@ -1,6 +1,6 @@
-"""What the scripted peer does by itself: the first word of a message names one of these.
+"""Built-in behaviours of the scripted peer, selected by the first word of a message.
 
-A word that is not here echoes the text as the one artifact of a completed task.
+An unknown word echoes the text as the only artifact of a completed task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from tests.support.scripted_tasks import TERMINAL, Script, Turn
 
 BIG_ARTIFACT_CHARS: Final = 1_000_000
 BIG_STATUS_CHARS: Final = 5_000_000
-BIG_INTEGER: Final = 9_007_199_254_740_993  # 2**53 + 1: lost by whoever reads numbers as floats
+BIG_INTEGER: Final = (
+    9_007_199_254_740_993  # 2**53 + 1: a reader that parses numbers as floats loses it
+)
 
 
 async def echo(turn: Turn) -> None:
@@ -32,7 +34,7 @@ async def message(turn: Turn) -> None:
 
 
 async def ask(turn: Turn) -> None:
-    """INPUT_REQUIRED with the rest of the text as its question; any follow-up completes."""
+    """INPUT_REQUIRED with the rest of the text as the question; any follow-up completes."""
     await turn.status("WORKING")
     await turn.status("INPUT_REQUIRED", turn.argument or "Which one?")
 
@@ -50,7 +52,7 @@ async def auth(turn: Turn) -> None:
 
 
 async def auth_resume(turn: Turn) -> None:
-    """AUTH_REQUIRED, then it goes on alone; hold the peer to decide when."""
+    """AUTH_REQUIRED, then it continues by itself; hold the peer to choose the moment."""
     await turn.status("AUTH_REQUIRED", "Sign in somewhere else.")
     await turn.status("WORKING")
     await turn.artifact("signed in")
@@ -73,18 +75,18 @@ async def drop(turn: Turn) -> None:
 
 
 async def drop_first(turn: Turn) -> None:
-    """The connection is cut before anything is said, and the task is done all the same."""
+    """The connection is cut before any byte, but the task is still executed."""
     await turn.drop()
     await echo(turn)
 
 
 async def close(turn: Turn) -> None:
-    """A Task, WORKING, then the stream ends in good order; the task stays WORKING."""
+    """A Task, WORKING, then the stream ends normally; the task stays WORKING."""
     await turn.status("WORKING")
 
 
 async def refuse(turn: Turn) -> None:
-    """A JSON-RPC error whose text has a task id of the peer in it."""
+    """A JSON-RPC error whose text contains the peer's task id."""
     await turn.refuse(-32602, "Task scripted-task-secret cannot take that")
 
 
@@ -111,13 +113,13 @@ async def unknown_state(turn: Turn) -> None:
 
 
 async def silent(turn: Turn) -> None:
-    """A Task, then nothing until it is cancelled or the peer stops."""
+    """A Task, then silence until it is cancelled or the peer stops."""
     await turn.open()
     await asyncio.Event().wait()
 
 
 async def mute(turn: Turn) -> None:
-    """Not one byte until the peer stops."""
+    """No byte until the peer stops."""
     await asyncio.Event().wait()
 
 
@@ -130,7 +132,7 @@ async def slow(turn: Turn) -> None:
 
 
 async def forget(turn: Turn) -> None:
-    """WORKING, then the connection is cut and the peer does not know the task any more."""
+    """WORKING, then the connection is cut and the peer no longer knows the task."""
     task = await turn.open()
     await turn.status("WORKING")
     task.forgotten = True
@@ -155,21 +157,21 @@ async def huge_status(turn: Turn) -> None:
 
 
 async def big_frames(turn: Turn) -> None:
-    """5 MB of status text in five messages, each below the limit of an event, then COMPLETED."""
+    """5 MB of status text in five messages, each below the event size limit, then COMPLETED."""
     for _ in range(5):
         await turn.status("WORKING", "s" * (BIG_STATUS_CHARS // 5))
     await turn.status("COMPLETED")
 
 
 async def numbers(turn: Turn) -> None:
-    """An artifact whose data part has an integer above 2**53 and a field that A2A does not have."""
+    """An artifact whose data part has an integer above 2**53 and a field unknown to A2A."""
     task = await turn.open()
     task.artifact([{"data": {"count": BIG_INTEGER}, "newInSomeLaterVersion": True}])
     await turn.status("COMPLETED")
 
 
 async def twice(turn: Turn) -> None:
-    """Like echo, with every frame written two times."""
+    """Like echo, with every frame sent twice."""
     (await turn.open()).repeat = 2
     await echo(turn)
 
@@ -190,7 +192,7 @@ async def two_artifacts(turn: Turn) -> None:
 
 
 async def go_on(turn: Turn) -> None:
-    """A follow-up whose first word says nothing: the task completes with the text in an artifact."""
+    """A follow-up whose first word is unknown: completes the task with the text in an artifact."""
     await turn.status("WORKING")
     await turn.artifact(f"answer: {turn.text}")
     await turn.status("COMPLETED")

@@ -1,4 +1,4 @@
-"""A real, small A2A 1.0 JSON-RPC agent on a loopback socket that does what a test says.
+"""A small, real A2A 1.0 JSON-RPC agent on a loopback socket, controlled by the test.
 
 The first word of a message chooses a behaviour (``tests.support.scripted_behaviours``)::
 
@@ -7,7 +7,7 @@ The first word of a message chooses a behaviour (``tests.support.scripted_behavi
         send "chunks 3"                      # a task with three artifact chunks
         assert peer.count("SendMessage") == 1
 
-A test may write the script itself, and decide when each frame leaves::
+A test may supply the script, and decide when each frame is sent::
 
     async def story(turn: Turn) -> None:
         await turn.status("WORKING")
@@ -19,7 +19,7 @@ A test may write the script itself, and decide when each frame leaves::
     peer.hold()  # from now on every frame waits
     peer.release(2)  # ... and two of them go
 
-Scripts run apart from the requests, as in a real agent: a task goes on when its caller's connection dies.
+Scripts run independently of the requests, as in a real agent: a task continues when its caller's connection dies.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CancelOutcome = Literal["canceled", "completed", "refused", "ignored"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """One JSON-RPC request that the peer got; header names are lower case."""
+    """One received JSON-RPC request; header names are lower case."""
 
     method: str
     params: JsonObject
@@ -70,7 +70,7 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A whole HTTP response that takes the place of the peer's own; where ``after`` is set, not before that event."""
+    """A whole HTTP response that replaces the peer's own; sent after the event ``after``, if set."""
 
     status: int = 200
     body: bytes = b""
@@ -79,14 +79,14 @@ class HttpAnswer:
 
 
 class ScriptedPeer:
-    """The peer. Settings are attributes and hold from the next request on.
+    """The peer. Settings are attributes that apply from the next request on.
 
-    ``keeps_history``: whether tasks have one. ``lists``, ``subscribes``: whether
-    ListTasks and SubscribeToTask are answered. ``refuses``: methods that are not. ``on_cancel``: how a
-    task takes CancelTask. ``bearer``: the token that calls must carry. ``card``: served as it stands,
-    ``card_headers`` beside it, once ``card_open`` is set. ``requests``: all that were received, in order;
-    ``activates``: extensions that it activates for calls that ask, and says so in a header.
-    ``card_reads``: the statuses with which the card was served. ``tasks``: by id, living and finished.
+    ``keeps_history``: whether tasks have a history. ``lists``, ``subscribes``: whether ListTasks and SubscribeToTask
+    are supported. ``refuses``: unsupported methods. ``on_cancel``: the effect of CancelTask on a task. ``bearer``:
+    the required token. ``card``: served unchanged with ``card_headers``, once ``card_open`` is set. ``requests``: all
+    that were received, in order; ``activates``: extensions that it activates for calls that request them, and names
+    in a response header. ``card_reads``: the statuses with which the card was served. ``tasks``: by id, living and
+    finished.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ScriptedPeer:
         self._gate = Gate()
         self._sends = 0
         self.most_sends = 0
-        """How many sends it has answered at once, at most."""
+        """Maximum number of sends that it answered concurrently."""
         self._turns: dict[asyncio.Task[None], Turn] = {}
         self._connections: set[asyncio.Transport] = set()
         self._runner: web.AppRunner | None = None
@@ -140,10 +140,10 @@ class ScriptedPeer:
     ) -> None:
         await self.stop()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     async def start(self) -> None:
-        """Listens; after a ``stop`` on the same port, with the same tasks."""
+        """Starts listening; after a ``stop``, on the same port and with the same tasks."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_routes(self.list_routes())
         app.on_response_prepare.append(self._say_activated)
@@ -157,7 +157,7 @@ class ScriptedPeer:
             self.card = make_card(self.name, self.url + "/")
 
     def list_routes(self) -> list[web.RouteDef]:
-        """What is served."""
+        """The routes."""
         return [
             web.get("/.well-known/agent-card.json", self._serve_card),
             web.post("/", self._serve_call),
@@ -179,63 +179,63 @@ class ScriptedPeer:
 
     @property
     def url(self) -> str:
-        """Where its card is; also its origin. Known once it has been started."""
+        """The URL of its card, and its origin. Known after the start."""
         if self._tls is not None:
             return f"https://localhost:{self._port}"
         return f"http://127.0.0.1:{self._port}"
 
-    # ------------------------------------------------------------ what a test decides
+    # ------------------------------------------------------------ control by the test
 
     def on(self, word: str, script: Script) -> None:
         """Runs ``script`` for messages that begin with ``word``."""
         self._behaviours[word] = script
 
     def next(self, *scripts: Script) -> None:
-        """Runs these for the next messages, one each, whatever they say."""
+        """Runs these scripts for the next messages, one each, whatever their text."""
         self._next.extend(scripts)
 
     def answer_next(self, *answers: HttpAnswer) -> None:
-        """Answers the next calls so, one each; they are recorded and reach no script."""
+        """Gives these answers to the next calls, one each; the calls are recorded and start no script."""
         self._answers.extend(answers)
 
     def answer_sends(self, *answers: HttpAnswer) -> None:
-        """The same for the next messages; questions about tasks are answered as ever."""
+        """The same for the next messages only; other methods are answered normally."""
         self._send_answers.extend(answers)
 
     def use_task_ids(self, *ids: str) -> None:
-        """The next tasks get these ids, one each; the same id at two peers is legal."""
+        """Assigns these ids to the next tasks; two peers may use the same id."""
         self._fixed_ids.extend(ids)
 
     def hold(self) -> None:
-        """From now on each verb of a script waits for a ``release``."""
+        """From now on, each step of a script waits for a ``release``."""
         self._gate.close()
 
     def release(self, steps: int = 1) -> None:
-        """Lets that many verbs of waiting scripts go on."""
+        """Lets that many steps of waiting scripts proceed."""
         self._gate.admit(steps)
 
     def release_all(self) -> None:
-        """Ends ``hold``: nothing waits any more."""
+        """Ends ``hold``: nothing waits any longer."""
         self._gate.open()
 
     def forget(self, task_id: str) -> None:
-        """The peer does not know the task any more."""
+        """Makes the peer forget a task."""
         self.tasks[task_id].forgotten = True
 
     def cut(self) -> None:
-        """Cuts every connection that is answering a call, with a TCP reset."""
+        """Cuts every connection with a call in progress, with a TCP reset."""
         for transport in list(self._connections):
             transport.abort()
 
-    # ------------------------------------------------------------ what a test asks
+    # ------------------------------------------------------------ state for assertions
 
     def count(self, method: str) -> int:
-        """How many requests of a method came."""
+        """Number of received requests of a method."""
         return sum(request.method == method for request in self.requests)
 
     @property
     def messages(self) -> list[JsonObject]:
-        """The messages of all sends, streaming or not, in the order they came."""
+        """The messages of all sends, streaming or not, in order of arrival."""
         return [
             cast("JsonObject", request.params["message"])
             for request in self.requests
@@ -250,7 +250,7 @@ class ScriptedPeer:
 
     @property
     def open_connections(self) -> int:
-        """How many TCP connections callers keep open, idle ones too."""
+        """Number of open TCP connections, including idle ones."""
         server = self._runner.server if self._runner else None
         return len(server.connections) if isinstance(server, web.Server) else 0
 
@@ -280,7 +280,7 @@ class ScriptedPeer:
         try:
             return await self._answer(request)
         except ConnectionError:
-            # The caller went away, or this connection was cut: nobody is left to answer.
+            # The caller disconnected, or this connection was cut: no answer is possible.
             return web.Response()
         finally:
             self._connections.discard(transport)
@@ -336,7 +336,7 @@ class ScriptedPeer:
                 return send_result(call_id, self._query(method, params))
 
     def _query(self, method: str, params: JsonObject) -> JsonObject:
-        """What is answered at once."""
+        """Methods that are answered at once."""
         match method:
             case "GetTask":
                 return show_task(self._find(str(params["id"])), params.get("historyLength"))
@@ -378,7 +378,7 @@ class ScriptedPeer:
         return task
 
     def _begin(self, params: JsonObject) -> Turn:
-        """Takes a message: starts its script beside the request."""
+        """Receives a message: starts its script concurrently with the request."""
         message = cast("JsonObject", params["message"])
         task: RemoteTask | None = None
         context_id = str(message.get("contextId") or f"{self.name}-context-{self._ticks.number()}")

@@ -1,4 +1,4 @@
-"""What the scripted peer says about its tasks: GetTask and ListTasks over the records."""
+"""GetTask and ListTasks of the scripted peer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.scripted_tasks import RemoteTask
 
 
 class QueryError(Exception):
-    """The peer refuses: a JSON-RPC error."""
+    """A refused call: a JSON-RPC error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

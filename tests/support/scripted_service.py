@@ -1,4 +1,4 @@
-"""A command service that answers from a script and keeps what it was asked: for tests of the edges alone."""
+"""A command service that answers from a script and records its calls, for tests of the edges alone."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from passerelle.core.wire.json import JsonObject
 
 @dataclass
 class ScriptedService:
-    """Gives ``result``, ``view`` or ``error`` to everybody."""
+    """Returns ``result`` or ``view``, or raises ``error``, for every caller."""
 
     result: Result | None = None
     view: JsonObject = field(default_factory=lambda: {"id": "x"})

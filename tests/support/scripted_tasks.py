@@ -1,4 +1,4 @@
-"""The tasks of the scripted peer and what its scripts can do: the agent's side, without a socket."""
+"""The tasks of the scripted peer and the operations of its scripts, without a socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes that stand where a frame should be: written as they are."""
+    """Bytes in place of a frame, written unchanged."""
 
     content: bytes
 
@@ -41,19 +41,19 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Cuts the TCP connection of everybody who reads here."""
+    """Cuts the TCP connection of each current reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The script is over: the stream of its request closes in good order."""
+    """The end of the script: the stream of its request closes normally."""
 
 
 Item: TypeAlias = Frame | Raw | Fault | Drop | End
 
 
 class Transcript:
-    """All that was said, in order; any number of readers follow it from any position."""
+    """All items in order; any number of readers follow from any position."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -72,7 +72,7 @@ class Transcript:
 
 
 class Gate:
-    """Open until it is closed; then it lets through as many as it is told."""
+    """Open until it is closed; then it admits as many as ``admit`` allows."""
 
     def __init__(self) -> None:
         self._left: int | None = None
@@ -102,13 +102,13 @@ class Gate:
 
 
 class Ticks:
-    """Time and numbers of one peer: they only grow, so a test can name the first task of a peer."""
+    """Time and numbers of one peer. They only increase, so a test can name the first task of a peer."""
 
     def __init__(self) -> None:
         self._ticks = 0
 
     def skip(self, ticks: int) -> None:
-        """Goes on later, as the next life of a peer does."""
+        """Skips ticks, as a restarted peer does."""
         self._ticks += ticks
 
     def stamp(self) -> str:
@@ -123,19 +123,19 @@ class Ticks:
 
 @dataclass
 class RemoteTask:
-    """One task at the peer. Each verb changes ``record`` and tells every reader; tests may call them too."""
+    """One task of the peer. Each operation changes ``record`` and notifies readers; tests may call them too."""
 
     record: JsonObject
     transcript: Transcript
     ticks: Ticks
     keeps_history: bool = True
     repeat: int = 1
-    """How often each frame is written: 2 makes duplicates."""
+    """Number of times that each frame is written: 2 creates duplicates."""
     forgotten: bool = False
-    """The peer answers as if there had never been such a task."""
+    """The peer answers as if the task did not exist."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     saved: Callable[[RemoteTask], None] = lambda _task: None
-    """Keeps the record, before anybody is told what has changed."""
+    """Updates the record before readers are notified."""
 
     @property
     def id(self) -> str:
@@ -225,9 +225,9 @@ class RemoteTask:
 
 @dataclass
 class Turn:
-    """One message that the peer got, and the script's way to answer.
+    """One received message, and the operations of its script.
 
-    Each verb waits for a release while the peer is held.
+    While the peer is held, each operation waits for a release.
     """
 
     message: JsonObject
@@ -235,13 +235,13 @@ class Turn:
     task: RemoteTask | None
     transcript: Transcript
     start: int
-    """Where this turn begins in the transcript: a task has one for all its turns."""
+    """Start of this turn in the transcript, which all turns of a task share."""
     wait_for_release: Callable[[], Awaitable[None]]
     make_task: Callable[[Turn], RemoteTask]
 
     @property
     def text(self) -> str:
-        """All text parts, joined by a blank."""
+        """All text parts, joined by spaces."""
         parts = cast("list[JsonObject]", self.message.get("parts", []))
         return " ".join(str(part["text"]) for part in parts if "text" in part)
 
@@ -251,7 +251,7 @@ class Turn:
         return self.text.partition(" ")[2]
 
     async def answer(self, text: str) -> None:
-        """A bare Message; about the task when there is one."""
+        """A bare Message; it names the task if there is one."""
         await self.wait_for_release()
         message: JsonObject = {
             "messageId": f"{self.context_id}-message-{len(self.transcript.items)}",
@@ -264,7 +264,7 @@ class Turn:
         self.transcript.write(Frame({"message": message}))
 
     async def open(self) -> RemoteTask:
-        """The task of this turn, made and shown as SUBMITTED if there is none yet."""
+        """The task of this turn; creates it as SUBMITTED if there is none."""
         if self.task is None:
             await self.wait_for_release()
             self.task = self.make_task(self)
@@ -292,7 +292,7 @@ class Turn:
         self.transcript.write(Frame(frame))
 
     async def write(self, content: bytes) -> None:
-        """Bytes in place of a frame. In an event stream they need their own blank line to end an event."""
+        """Bytes in place of a frame. In an event stream they must contain the blank line that ends an event."""
         await self.wait_for_release()
         self.transcript.write(Raw(content))
 
@@ -318,12 +318,12 @@ def state_of(record: Json) -> str:
 
 
 def rests(frame: JsonObject) -> bool:
-    """Whether a frame says that the task has ended or waits for somebody."""
+    """Whether a frame reports that the task has ended or waits."""
     state = state_of(frame.get("task")) or state_of(frame.get("statusUpdate"))
     return state in TERMINAL | INTERRUPTED
 
 
 def ends(frame: JsonObject) -> bool:
-    """Whether a frame says that the task has ended."""
+    """Whether a frame reports that the task has ended."""
     state = state_of(frame.get("task")) or state_of(frame.get("statusUpdate"))
     return state in TERMINAL

@@ -1,7 +1,7 @@
-"""A real agent made with the a2a-sdk, served in the test's loop: the second opinion on what A2A is.
+"""A real a2a-sdk agent in the test's loop: an independent implementation of A2A.
 
-It takes the same first words as the scripted peer, the plain ones: ``message``, ``ask``, ``auth``, ``chunks``,
-``silent``, ``boom`` (it raises); anything else is echoed as the artifact of a completed task.
+It supports some first words of the scripted peer: ``message``, ``ask``, ``auth``, ``chunks``, ``silent``, and
+``boom`` (it raises); anything else is echoed as the artifact of a completed task.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from passerelle.gateway.server import PromptServer
 
 @dataclass
 class SdkExecutor(AgentExecutor):
-    """Does what the first word says; ``silence`` ends the wait of ``silent``."""
+    """Runs the behaviour of the first word; ``silence`` ends the wait of ``silent``."""
 
     silence: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -105,7 +105,7 @@ class SdkExecutor(AgentExecutor):
 def build_card(
     url: str, kinds: Sequence[str] = ("JSONRPC/1.0",), grpc_port: int = 0, *, streams: bool = True
 ) -> AgentCard:
-    """A card with an interface of each kind, all of HTTP at ``url``."""
+    """A card with one interface of each kind; HTTP interfaces share ``url``."""
     interfaces: list[AgentInterface] = []
     for kind in kinds:
         binding, _, version = kind.rpartition("/")
@@ -126,7 +126,7 @@ def build_card(
 
 
 def make_app(handler: DefaultRequestHandler, card: AgentCard) -> Starlette:
-    """The application that a stock agent is served by."""
+    """The application that serves a stock agent."""
     routes = [
         *create_agent_card_routes(card),
         *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
@@ -137,7 +137,7 @@ def make_app(handler: DefaultRequestHandler, card: AgentCard) -> Starlette:
 
 @dataclass(frozen=True, slots=True)
 class SdkAgent:
-    """Where its card is, and the origin of its gRPC, if it has one."""
+    """The URL of its card, and its gRPC origin, if it has one."""
 
     url: str
     dialled: str | None
@@ -145,7 +145,7 @@ class SdkAgent:
 
 @asynccontextmanager
 async def run_sdk_agent(*kinds: str, streams: bool = True) -> AsyncGenerator[SdkAgent, None]:
-    """Serves the agent on free loopback ports; its card offers ``kinds``, and says whether it ``streams``."""
+    """Serves the agent on free loopback ports; its card offers ``kinds``, and declares whether it ``streams``."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         executor = SdkExecutor()
@@ -168,7 +168,7 @@ async def run_sdk_agent(*kinds: str, streams: bool = True) -> AsyncGenerator[Sdk
             )
             await dialled.start()
         try:
-            # The listener accepts already: a request waits in its backlog until the server is up.
+            # The listener already accepts: a request waits in its backlog until the server runs.
             yield SdkAgent(url, f"http://127.0.0.1:{grpc_port}" if grpc_port else None)
         finally:
             executor.silence.set()

@@ -1,4 +1,4 @@
-"""A primary, its replicas and the Sentinels that watch them, on loopback."""
+"""A primary with replicas and Sentinels, on loopback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SentinelGroup:
 
     @property
     def url(self) -> str:
-        """What a store is opened with."""
+        """A store is opened with this URL."""
         return self.url_of(*self.sentinels)
 
     @staticmethod
@@ -52,30 +52,30 @@ class SentinelGroup:
         return int(cast("list[bytes]", found)[1])
 
     def is_primary(self, port: int) -> bool:
-        """Whether the first Sentinel names this server, and it agrees."""
+        """Whether the first Sentinel and the server itself agree that it is the primary."""
         try:
             role = cast("list[bytes]", ask_port(port, "ROLE"))[0]
         except redis.ConnectionError:
-            return False  # it cuts connections while it changes its part
+            return False  # it cuts connections while it changes its role
         return role == b"master" and self.find_primary() == port
 
     def ask_sentinel(self, *command: str) -> object:
         return ask_port(self.sentinels[0], *command)
 
     def kill(self, port: int) -> None:
-        """A server dies."""
+        """Kills a server."""
         for process in self.servers[port].processes:
             end_process(process)
 
 
 def ask_port(port: int, *command: str) -> object:
-    """One command at a port of loopback, its reply as the client library gives it."""
+    """Sends one command to a loopback port and returns the client library's reply."""
     return ask(f"redis://127.0.0.1:{port}", *command)
 
 
 @contextmanager
 def run_sentinel_group(*options: str, replicas: int = 2) -> Generator[SentinelGroup]:
-    """A primary with replicas that are level with it, and three Sentinels that know all of them."""
+    """A primary with replicas in sync, and three Sentinels that know all of them."""
     binary, program = redis_on_path(), shutil.which("redis-sentinel")
     assert binary is not None, "redis-server is not on PATH"
     assert program is not None, "redis-sentinel is not on PATH"

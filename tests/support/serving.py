@@ -1,4 +1,4 @@
-"""An ASGI application on the server of the gateway, in this process."""
+"""Serves an ASGI application with the gateway's server, in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncGenerator[Listener]:
-    """Serves until the end of the body, on a port of its own."""
+    """Serves on a free port until the end of the block."""
     listener, stop = bind("127.0.0.1", 0), asyncio.Event()
     task = asyncio.create_task(Server(app, listener).serve(stop))
     try:

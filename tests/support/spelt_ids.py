@@ -1,4 +1,4 @@
-"""Ids that a test spells itself: of a time and of numbers that it gives."""
+"""Ids composed from a given time and given numbers."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
-    """A minted id out of a time and 80 bits, both given."""
+    """A minted id with a given time and 80 given bits."""
     return f"{prefix}{compose_stem(shard, now_ms, encode_base32(entropy, 16))}"

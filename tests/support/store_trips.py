@@ -1,9 +1,9 @@
-"""Round trips to the store, counted where they leave the client, and told apart by whose way they are on.
+"""Counts round trips to the store where they leave the client, attributed to the operation that caused them.
 
-Everything that is asked of the store goes through ``Batcher.call``, pipelines and scripts alike; what waits in one tick
-travels together there. A call belongs to the *errand* in whose context it was made: one request, one driver, one visit
-of the relay. So what a gateway does beside it (leases, due rows, links) is never counted, however busy it is. Calls of
-an errand that overlap wait for the store together: they are one trip.
+All store calls go through ``Batcher.call``, pipelines and scripts alike; calls queued in one iteration of the loop
+share a round trip. A call belongs to the *errand* in whose context it was made: one request, one driver, one visit of
+the relay. So background work of the gateway (leases, due rows, links) is never counted. Concurrent calls of an errand
+wait for the store together: they are one trip.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ERRANDS: Final = (
     (dispatch, "drive", "driver"),
     (Relay, "pass_on", "relay"),
 )
-"""Where an errand begins, and what it is called."""
+"""Where an errand begins, and its name."""
 
 _errand: ContextVar[tuple[str, int]] = ContextVar("errand", default=("", 0))
 _SCRIPTS: Final = {read_script(name).digest.encode(): name for name in OPERATIONS}
@@ -41,7 +41,7 @@ _SCRIPTS: Final = {read_script(name).digest.encode(): name for name in OPERATION
 
 @dataclass(eq=False)
 class Trip:
-    """One call: what it asked for, and when it left and was answered, by the loop's clock."""
+    """One call: the commands, and the times when it was sent and answered, by the loop's clock."""
 
     errand: tuple[str, int]
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Trip:
     began_s: float
     ended_s: float = float("inf")
     values: int = 0
-    """Of its answer, each element of an array by itself."""
+    """The reply, each element of an array separately."""
 
     @property
     def is_over(self) -> bool:
@@ -58,12 +58,12 @@ class Trip:
 
 @dataclass
 class Trips:
-    """All calls since the watch began."""
+    """All calls since the start of the watch."""
 
     all: list[Trip] = field(default_factory=list[Trip])
 
     def find(self, kind: str, name: str, since_s: float = 0.0, holding: bytes = b"") -> Trip | None:
-        """The first answered call of errands of a kind that ran a script or command of this name."""
+        """The first answered call of an errand of this kind that ran a script or command of this name."""
         return next(
             (
                 one
@@ -78,7 +78,7 @@ class Trips:
         )
 
     def list_errand(self, last: Trip, since_s: float = 0.0) -> list[Trip]:
-        """The calls of one errand up to one of them."""
+        """The calls of one errand up to and including one of them."""
         return [
             one
             for one in self.all
@@ -87,7 +87,7 @@ class Trips:
 
 
 def count(trips: Iterable[Trip]) -> int:
-    """How many of them had to be waited for one after the other."""
+    """Number of calls that had to be awaited one after the other."""
     waited, free_s = 0, 0.0
     for one in sorted(trips, key=lambda trip: trip.ended_s):
         if one.began_s >= free_s:
@@ -96,12 +96,12 @@ def count(trips: Iterable[Trip]) -> int:
 
 
 def describe(trips: Iterable[Trip]) -> str:
-    """What a test says that counted too many."""
+    """The message for a test that counted too many."""
     return "; ".join(f"{one.errand[0]}: {' + '.join(one.names)}" for one in trips)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
-    """Notes every call from here on, of every store of this process."""
+    """Records every call from now on, of every store in this process."""
     trips, numbers, call = Trips(), itertools.count(1), Batcher.call
 
     async def noted(
@@ -146,7 +146,7 @@ def _count_values(reply: RespValue) -> int:
 
 
 def _read_names(packed: bytes) -> tuple[str, ...]:
-    """The command of each call in a pipeline; of a script, its name."""
+    """The command of each call in a pipeline; the name in the case of a script."""
     names: list[str] = []
     parts = iter(packed.split(b"\r\n"))
     for part in parts:

@@ -1,4 +1,4 @@
-"""Streams written anew in the store, by hand: no command edits an entry."""
+"""Rewrites stored streams directly, since no command edits an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.engine import ask
 
 
 def mark_type(kind: str) -> bytes:
-    """How an event of a type is told in the bytes of an append on its way to the store."""
+    """The bytes that mark the type of an event in an append."""
     return SEPARATOR + kind.encode() + SEPARATOR
 
 
@@ -32,7 +32,7 @@ def list_stored(url: str, stream: StreamRef) -> list[Entry]:
 
 
 def find_streams(url: str, session: str = "se_*") -> list[StreamRef]:
-    """Every stream of sessions that is stored, or that of one."""
+    """Every stored stream, or that of one session."""
     names = cast("list[bytes]", ask(url, "KEYS", f"{{*}}:e:{session}"))
     return [StreamRef(StreamKind.SESSION, name.rpartition(b":")[2].decode()) for name in names]
 
@@ -40,9 +40,9 @@ def find_streams(url: str, session: str = "se_*") -> list[StreamRef]:
 def rewrite_stream(
     url: str, stream: StreamRef, change: Callable[[Entry], Entry | None] = lambda entry: entry
 ) -> None:
-    """Writes a stream anew, each event as if it had been appended by itself, so that one of them can be changed.
+    """Rewrites a stream, each event appended separately, so that one of them can be changed.
 
-    None leaves an event out.
+    ``change`` returns None to drop an event.
     """
     entries = list_stored(url, stream)
     ask(url, "DEL", keys.entries(stream))

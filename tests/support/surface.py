@@ -1,4 +1,4 @@
-"""Everything that a caller can read, so that two moments can be compared."""
+"""Reads everything that a caller can read, so that two moments can be compared."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SETTLED_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """One caller, over A2A in its versions and bindings and over ``/v1``.
+    """One caller, over A2A in all versions and bindings and over ``/v1``.
 
-    The tasks of each of ``agents`` are read. ``found`` are the answers as text, by what was asked.
+    Reads the tasks of each of ``agents``. ``found`` contains the answers as text, by request.
     """
 
     http: httpx.AsyncClient
@@ -33,10 +33,10 @@ class Surface:
     agents: Sequence[str]
     found: dict[str, str] = field(default_factory=dict[str, str])
     going: set[str] = field(default_factory=set[str])
-    """Tasks that have not ended, with session and thread: what is read of them may change by itself."""
+    """Unfinished tasks, with session and thread: their reads may change at any time."""
 
     async def call(self, agent: str, method: str, params: JsonObject) -> dict[str, Any]:
-        """A call over JSON-RPC; a method of 0.3 is one with a slash."""
+        """A JSON-RPC call; methods of 0.3 contain a slash."""
         body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         headers = self.headers if "/" in method else {**self.headers, **_NEWER}
         answer = await self.http.post(f"/agents/{agent}", json=body, headers=headers)
@@ -50,7 +50,7 @@ class Surface:
         return _read(answer)
 
     async def read_all(self) -> dict[str, str]:
-        """Reads all of it."""
+        """Reads everything."""
         for agent in self.agents:
             await self._read_agent(agent)
         for path in ("", "?state=closed"):
@@ -82,7 +82,7 @@ class Surface:
             await self.read_task(agent, task)
 
     async def read_task(self, agent: str, task: dict[str, Any]) -> None:
-        """Reads a task, and what it belongs to."""
+        """Reads a task and the objects that it belongs to."""
         name = task["id"]
         lengths: tuple[JsonObject, ...] = ({}, {"historyLength": 0}, {"historyLength": 2})
         for length in lengths:
@@ -110,7 +110,7 @@ class Surface:
         path = f"/v1/streams/session:{session}/events?wait=0"
         read = await self.get(path)
         for _ in range(_PAGES):
-            # Whoever was given a task may not read all of its session.
+            # The recipient of a transferred task may not read the whole session.
             if "cursor" in read:
                 read = await self.get(f"{path}&after={read['cursor']}")
 
@@ -123,25 +123,25 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
 async def read_at_rest(
     read: Callable[[], Awaitable[dict[str, str]]], going: Collection[str] = ()
 ) -> dict[str, str]:
-    """What is read once two reads, one after the other, are the same but for what is ``going``.
+    """Reads repeatedly until two consecutive reads differ only in what is ``going``.
 
     Raises:
-        AssertionError: they differ for too long; it says in what.
+        AssertionError: they keep differing; names the differences.
     """
     deadline, before = time.monotonic() + _SETTLED_S, await read()
-    while changed := find_changes(before, told := await read(), going):
+    while changed := find_changes(before, after := await read(), going):
         assert time.monotonic() < deadline, f"two reads differ again and again: {changed}"
-        before = told
-    return told
+        before = after
+    return after
 
 
 def find_changes(
     before: dict[str, str], after: dict[str, str], going: Collection[str] = ()
 ) -> dict[str, tuple[str, str]]:
-    """What was answered otherwise, or asked at one of the two moments only.
+    """Requests whose answers differ, or that were made at one of the two moments only.
 
-    That a session has left memory, ``/v1`` says besides: that is left out. An answer that names what is ``going``
-    may change by itself.
+    ``/v1`` also reports that a session has left memory; that is ignored. An answer that names unfinished work may
+    change at any time.
     """
     was, now = _leave_out(before, Counter()), _leave_out(after, Counter())
     both = {asked: (was.get(asked, ""), now.get(asked, "")) for asked in was.keys() | now.keys()}
@@ -153,7 +153,7 @@ def find_changes(
 
 
 def count_marks(found: dict[str, str]) -> Counter[str]:
-    """How often answers say that a session has left memory: of a record, of a line in a list, as a fact."""
+    """Number of marks that a session has left memory: in records, lines of lists, and facts."""
     marked = Counter[str]()
     _leave_out(found, marked)
     return marked
@@ -164,7 +164,7 @@ def _leave_out(found: dict[str, str], marked: Counter[str]) -> dict[str, str]:
 
 
 def _read_as_kept(asked: str, answer: str, marked: Counter[str]) -> str:
-    """An answer without what it says of the archive, which answers of ``/v1`` alone do; ``marked`` counts these."""
+    """An answer without its marks of the archive, which only ``/v1`` has; ``marked`` counts these."""
     status, _, text = answer.partition(" ")
     if not asked.startswith("/v1/") or "archive" not in text:
         return answer
@@ -174,7 +174,7 @@ def _read_as_kept(asked: str, answer: str, marked: Counter[str]) -> str:
 
 
 def _drop_archive(value: object, count: Callable[[str], None]) -> None:
-    """Takes out what says that a session has left memory: its ref, the fact of it, and the status that follows."""
+    """Removes the marks that a session has left memory: its ref, the fact, and the status after it."""
     match value:
         case dict():
             members = cast("dict[str, object]", value)
@@ -185,9 +185,9 @@ def _drop_archive(value: object, count: Callable[[str], None]) -> None:
             if ref is not None and "recorded" in members:
                 assert members["status"] == "archived"
                 members["status"] = members["recorded"]
-            if (told := members.pop("archived", None)) is not None:
+            if (fact := members.pop("archived", None)) is not None:
                 count("fact")
-                assert cast("JsonObject", told)["payload"] == {"archive": ref}
+                assert cast("JsonObject", fact)["payload"] == {"archive": ref}
             for member in members.values():
                 _drop_archive(member, count)
         case list():

@@ -1,4 +1,4 @@
-"""Two logs are compared by what they say: ids as symbols in the order of their first use, times as one word."""
+"""Compares two logs by content: ids become symbols in the order of first use, times become one word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,6}Z")
 
 
 def normalize(log: Json, without: Collection[str] = ()) -> Json:
-    """A log with symbols in place of ids and times, and without some members."""
+    """A log with symbols for ids and times, without the members in ``without``."""
     names: dict[str, str] = {}
 
     def rename(found: re.Match[str]) -> str:

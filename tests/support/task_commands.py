@@ -1,4 +1,4 @@
-"""Commands to a task, made at random or one of each, and a small stream that folds what they lead to."""
+"""Task commands, random or one of each, and a stream that folds the resulting facts."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ COMMANDS: st.SearchStrategy[TaskCommand] = st.one_of(
 
 @dataclass(slots=True)
 class Story:
-    """A task and the stream of its events, one command after the other."""
+    """A task and its event stream, one command after the other."""
 
     state: TaskRecord | None = None
     events: list[Event] = field(default_factory=list[Event])
@@ -160,7 +160,7 @@ class Story:
         return facts
 
     def find_refusal(self, command: TaskCommand) -> CallerError | None:
-        """Tells it; why it was not taken, or None."""
+        """Applies the command; returns the reason of a refusal, or None."""
         try:
             self.tell(command)
         except CallerError as error:
@@ -168,12 +168,12 @@ class Story:
         return None
 
     def try_to(self, command: TaskCommand) -> bool:
-        """Whether the command was taken."""
+        """Whether the command was accepted."""
         return self.find_refusal(command) is None
 
 
 def make_story(*commands: TaskCommand) -> Story:
-    """A task that was created and told ``commands``."""
+    """A task that was created, with ``commands`` applied."""
     story = Story()
     story.tell(BeginTask(SCOPE, CREATED))
     for command in commands:

@@ -1,8 +1,8 @@
-"""A proxy between a client and a server that breaks things on purpose.
+"""A proxy between client and server that injects faults.
 
-It stands on loopback before a TCP address or a unix socket and can let a call through and swallow the
-reply, hold everything back, or cut every connection: the ways in which the outcome of a write is unknown.
-A tap sees what passes, and may act on it before anybody has it.
+It listens on loopback in front of a TCP address or a unix socket. It can forward a call and drop the reply, block
+everything, or cut every connection: the ways in which the outcome of a write becomes unknown. A tap sees the traffic,
+and may act before it is forwarded.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ CHUNK = 65_536
 
 
 class Cut(Exception):
-    """A tap ends its connection; what it was given goes nowhere."""
+    """Raised by a tap to end its connection; the current chunk is dropped."""
 
 
 class Tap(Protocol):
-    """Sees both directions of one connection, and says what goes on in place of each chunk.
+    """Sees both directions of one connection, and returns what is forwarded for each chunk.
 
     Raises:
         Cut: the connection ends.
     """
 
     async def up(self, data: bytes) -> bytes:
-        """What the client has sent."""
+        """Data from the client."""
         ...
 
     async def down(self, data: bytes) -> bytes:
-        """What the server has answered."""
+        """Data from the server."""
         ...
 
 
 class PassThrough:
-    """A tap that only looks away."""
+    """A tap that forwards everything unchanged."""
 
     async def up(self, data: bytes) -> bytes:
         return data
@@ -47,22 +47,22 @@ class PassThrough:
 
 
 async def ignore(_reader: asyncio.StreamReader) -> None:
-    """Hears nobody out."""
+    """Reads nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class FaultProxy:
     """``swallow`` > 0: that many chunks of the server are dropped, each cutting its connection.
 
-    ``hear`` may read what a client has to say to a server that is down, before its connection is closed.
+    ``on_refused`` may read the client's data when the server is down, before its connection is closed.
 
-    While ``open`` is not set, nothing passes in either direction (half-open peers, long pauses); ``held``
-    counts the pipes that wait.
+    While ``open`` is not set, nothing passes in either direction (half-open peers, long pauses); ``held`` counts the
+    waiting pipes.
     """
 
     upstream: str
     make_tap: Callable[[], Tap] = PassThrough
-    hear: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore
+    on_refused: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore
     port: int = 0
     swallow: int = 0
     swallowed: int = 0
@@ -72,20 +72,20 @@ class FaultProxy:
     writers: set[asyncio.StreamWriter] = field(default_factory=set["asyncio.StreamWriter"])
     serving: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     over: bool = False
-    """Nobody is served any more; a client may have been accepted in this very moment."""
+    """No client is served any longer; one may have been accepted at this moment."""
 
     @property
     def url(self) -> str:
-        """What a store is opened with."""
+        """A store is opened with this URL."""
         return f"redis://127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Ends every connection at once, without a goodbye."""
+        """Ends every connection at once, without a close handshake."""
         for writer in list(self.writers):
             cast("asyncio.Transport", writer.transport).abort()
 
     async def end(self) -> None:
-        """Cuts all off, and returns when nobody is served."""
+        """Cuts all connections and returns when they are closed."""
         self.over = True
         self.open.set()
         self.cut()
@@ -108,7 +108,7 @@ class FaultProxy:
             far_reader, far_writer = await self._connect()
         except OSError:
             if not self.over:
-                await self.hear(reader)
+                await self.on_refused(reader)
         else:
             await self._join(reader, writer, far_reader, far_writer)
         finally:
@@ -122,7 +122,7 @@ class FaultProxy:
         far_reader: asyncio.StreamReader,
         far_writer: asyncio.StreamWriter,
     ) -> None:
-        """Two pipes, which end together."""
+        """Two pipes that end together."""
         if self.over:
             far_writer.close()
             return
@@ -170,13 +170,13 @@ class FaultProxy:
 async def fault_proxy(
     upstream: str,
     make_tap: Callable[[], Tap] = PassThrough,
-    hear: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore,
+    on_refused: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore,
 ) -> AsyncGenerator[FaultProxy]:
     """A running proxy; ``upstream`` is ``host:port`` or the path of a unix socket.
 
-    ``make_tap`` makes the tap of each connection, ``hear`` is for those that meet a server that is down.
+    ``make_tap`` creates the tap of each connection, ``on_refused`` handles clients when the server is down.
     """
-    proxy = FaultProxy(upstream, make_tap, hear)
+    proxy = FaultProxy(upstream, make_tap, on_refused)
     proxy.open.set()
     listener = await asyncio.start_server(proxy.take, "127.0.0.1", 0)
     proxy.port = cast("tuple[str, int]", listener.sockets[0].getsockname())[1]

@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal: what it draws, and what is typed."""
+"""A command in a pseudo-terminal: its output, and keyboard input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEQUENCE: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def open_terminal(
     command: list[str], folder: Path
 ) -> Generator[tuple[subprocess.Popen[bytes], int]]:
-    """A command in a terminal of 40 lines and 140 columns, and what is on its screen's other side."""
+    """Starts a command in a terminal of 40 lines and 140 columns; yields the terminal's other end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color"}
@@ -37,7 +37,7 @@ def open_terminal(
 
 
 def read_screen(terminal: int, so_far: list[str]) -> str:
-    """All that was drawn until now, without what moves the cursor."""
+    """All output so far, without cursor control sequences."""
     with suppress(OSError):  # nothing yet, or nothing more
         so_far.append(os.read(terminal, 65_536).decode("utf-8", "replace"))
     return SEQUENCE.sub("", "".join(so_far))

@@ -1,4 +1,4 @@
-"""Certificates for one test: an authority of its own, and what it signs."""
+"""Certificates for one test: a certificate authority and the certificates that it issues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Credential:
 
 
 class Authority:
-    """Signs certificates that are valid for a long time; ``root`` is what trusts it."""
+    """Issues long-lived certificates; ``root`` is the trust anchor."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ class Authority:
         return made
 
     def serve(self, host: str, *, ask_client: bool = False) -> ssl.SSLContext:
-        """What a server of that name listens with; with ``ask_client`` only clients of this authority get in."""
+        """TLS settings of a server with that name; with ``ask_client`` only clients of this authority are accepted."""
         own = self.issue(host)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(own.cert, own.key)
@@ -82,12 +82,12 @@ class Authority:
         return context
 
     def trust(self) -> ssl.SSLContext:
-        """What a client that trusts this authority connects with."""
+        """TLS settings of a client that trusts this authority."""
         return ssl.create_default_context(cafile=str(self.root))
 
 
 def weaken(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The same, for versions of TLS that nobody should speak any more and for no others."""
+    """The same context, for obsolete TLS versions only."""
     context.set_ciphers("ALL:@SECLEVEL=0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

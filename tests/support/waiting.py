@@ -1,7 +1,7 @@
-"""Bounded, described waiting: what tests do instead of sleeping.
+"""Bounded waits with a description, in place of sleeps.
 
-A wait ends as soon as its predicate is true. When it never is, the failure says what was waited for and
-what was seen last, which is what a bare timeout hides.
+A wait ends as soon as its predicate is true. If it never is, the failure states what was awaited and the last value,
+which a bare timeout would hide.
 """
 
 import inspect
@@ -39,7 +39,7 @@ async def wait_until(predicate: Callable[[], object], within_s: float, descripti
 
 
 def block_until(predicate: Callable[[], T], within_s: float, description: str) -> T:
-    """``wait_until`` for tests that drive processes and have no event loop.
+    """``wait_until`` for tests without an event loop.
 
     Raises:
         AssertionError: it was not true within ``within_s``.

@@ -1,4 +1,4 @@
-"""A webhook receiver on a loopback socket: it keeps what it gets, and answers as a test says."""
+"""A webhook receiver on a loopback socket: it keeps every request, and its answers are configurable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WITHIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """One request, and the status that it was answered with."""
+    """One request, and the status of its answer."""
 
     path: str
     headers: CIMultiDict[str]
@@ -33,28 +33,28 @@ class WebhookRequest:
 
     @property
     def event_id(self) -> str:
-        """What receivers tell repeats by."""
+        """The id by which receivers detect repeats."""
         return self.headers["X-Passerelle-Delivery"].rpartition("/")[2]
 
     @property
     def taken(self) -> bool:
-        """Whether the receiver said that it has it."""
+        """Whether the receiver confirmed it."""
         return 200 <= self.status < 300
 
 
 @dataclass
 class WebhookReceiver(LoopbackServer):
-    """A receiver for any path. Answers are given out per path: statuses in order, then 200."""
+    """A receiver for any path. Answers are used per path: statuses in order, then 200."""
 
     notices: list[WebhookRequest] = field(default_factory=list[WebhookRequest])
     headers: dict[str, str] = field(default_factory=dict[str, str])
-    """Headers of answers that are no success."""
+    """Headers of unsuccessful answers."""
     held: set[str] = field(default_factory=set[str])
     """Paths whose requests wait until they are released."""
     said: dict[str, deque[str]] = field(
         default_factory=lambda: defaultdict[str, "deque[str]"](deque)
     )
-    """Per path, what the next answers say; nothing after that."""
+    """Per path, the bodies of the next answers; empty after that."""
     waiting: int = 0
     url: str = ""
     _answers: dict[str, deque[int]] = field(
@@ -63,7 +63,7 @@ class WebhookReceiver(LoopbackServer):
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def list_routes(self) -> list[web.RouteDef]:
-        """What is served."""
+        """The routes."""
         return [web.post("/{tail:.*}", self._answer)]
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -71,24 +71,24 @@ class WebhookReceiver(LoopbackServer):
         await super().__aexit__(*exc_info)
 
     def answer(self, path: str, *statuses: int) -> None:
-        """What the next requests to a path get."""
+        """Sets the answers to the next requests for a path."""
         self._answers[path].extend(statuses)
 
     def release(self) -> None:
-        """Lets every waiting request go on."""
+        """Releases every waiting request."""
         self.held.clear()
         self._released.set()
 
     def at(self, path: str) -> list[WebhookRequest]:
-        """What came to a path, in order."""
+        """The requests to a path, in order."""
         return [notice for notice in self.notices if notice.path == path]
 
     def taken(self, path: str) -> list[WebhookRequest]:
-        """What a path has confirmed."""
+        """The requests to a path that were confirmed."""
         return [notice for notice in self.at(path) if notice.taken]
 
     async def until(self, path: str, count: int, description: str = "") -> list[WebhookRequest]:
-        """What a path has confirmed, once it is so much."""
+        """Waits until a path has confirmed ``count`` requests."""
         await wait_until(
             lambda: len(self.taken(path)) >= count,
             WITHIN_S,

@@ -1,4 +1,4 @@
-"""A worker as an operator would write one: it asks over HTTP before each act, waits, and acts once it may."""
+"""A worker as an operator would write it: requests approval over HTTP before each act, waits, and acts once allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Worker:
-    """Runs commands for a task. ``ran`` are those that it was let run."""
+    """Runs commands for a task. ``ran`` are those that were allowed."""
 
     http: httpx.AsyncClient
     key: str
@@ -23,7 +23,7 @@ class Worker:
     ran: list[str] = field(default_factory=list[str])
 
     async def ask(self, command: str, key: str, **more: object) -> JsonObject:
-        """Asks whether a command may run; the question as it stands."""
+        """Requests approval of a command; returns the open request."""
         body = {
             "taskId": self.task,
             "actionType": "command",
@@ -36,7 +36,7 @@ class Worker:
         return cast("JsonObject", answer.json()["action"])
 
     async def wait(self, action: JsonObject) -> JsonObject:
-        """The question once somebody has answered it."""
+        """Waits for the decision; returns the decided request."""
 
         async def look() -> JsonObject | None:
             path = f"/v1/approvals/{action['actionId']}"
@@ -48,7 +48,7 @@ class Worker:
         return found
 
     async def run(self, action: JsonObject, command: str) -> httpx.Response:
-        """Says that the command runs now, and runs it where that is right."""
+        """Reports that the command is about to run, and runs it if that is allowed."""
         path = f"/v1/approvals/{action['actionId']}/use"
         body = {"subject": {"command": command}}
         answer = await self.http.post(path, json=body, headers=self._headers())

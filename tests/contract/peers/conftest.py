@@ -1,4 +1,4 @@
-"""Peers to run the suite on, and clients of them that are closed in the end."""
+"""Peers for the suite, and clients of them that are closed at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clients:
     clock: HandClock = field(default_factory=HandClock)
     registries: list[PeerRegistry] = field(default_factory=list[PeerRegistry])
     memory: MemoryRoom | None = None
-    """What large answers draw on."""
+    """The memory budget for large answers."""
 
     def connect(self, config: PeerConfig) -> Peer:
         registry = PeerRegistry([config], self.clock, memory=self.memory)
@@ -60,7 +60,7 @@ async def scripted(anyio_backend: str) -> AsyncGenerator[ScriptedPeer, None]:
 
 @pytest.fixture
 def connect(clients: Clients, scripted: ScriptedPeer) -> Callable[..., Peer]:
-    """A client of the scripted peer, with the time-outs that a test names."""
+    """A client of the scripted peer, with the given timeouts."""
 
     def make(*, idle_timeout_s: float = 120.0, total_timeout_s: float = 1800.0) -> Peer:
         config = PeerConfig(
@@ -86,7 +86,7 @@ def connect(clients: Clients, scripted: ScriptedPeer) -> Callable[..., Peer]:
     ]
 )
 def kind(request: pytest.FixtureRequest) -> str:
-    """What the suite runs on: the scripted agent, and one of the SDK by kind of interface."""
+    """The agent under test: the scripted one, or one of the SDK for each kind of interface."""
     return cast("str", request.param)
 
 

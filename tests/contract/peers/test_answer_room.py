@@ -1,4 +1,4 @@
-"""Large answers of agents draw on the memory of the process: one that finds no room is read later, and not lost."""
+"""Large answers of agents use the memory budget of the process: an answer without budget is read later, not lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY = b"x" * (4 * FREE_BYTES)
 
 @dataclass
 class Slow:
-    """Answers every request with ``BODY``; the last byte leaves with ``rest``."""
+    """Answers every request with ``BODY``; the last byte is sent with ``rest``."""
 
     chunked: bool
     rest: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,7 +51,9 @@ class Slow:
 
 
 @asynccontextmanager
-async def speak(room: MemoryRoom, *, chunked: bool) -> AsyncGenerator[tuple[Slow, ConnectionPool]]:
+async def serve_answers(
+    room: MemoryRoom, *, chunked: bool
+) -> AsyncGenerator[tuple[Slow, ConnectionPool]]:
     slow = Slow(chunked)
     server = await asyncio.start_server(slow.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -72,24 +74,24 @@ async def _is_whole(pool: ConnectionPool) -> bool:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_answers_that_find_no_room_wait_and_come_whole(*, chunked: bool) -> None:
-    # Half of it is one agent's share, and that is room for one answer.
+async def test_answers_without_budget_wait_and_arrive_whole(*, chunked: bool) -> None:
+    # Half of the budget is one agent's share, which fits one answer.
     room = MemoryRoom(Budget(4 * len(BODY)))
-    async with speak(room, chunked=chunked) as (slow, pool):
+    async with serve_answers(room, chunked=chunked) as (slow, pool):
         asking = [asyncio.create_task(_is_whole(pool)) for _ in range(4)]
         await wait_until(lambda: room.waiting == 3, 10, "all but one wait")
         assert room.budget.held == room.budget.share
         slow.rest.set()
         assert await asyncio.gather(*asking) == [True] * 4
         await wait_until(lambda: not room.budget.held, 5, "it is given back")
-        # The connections serve on.
+        # The connections stay usable.
         assert await _is_whole(pool)
         assert slow.begun == 5
 
 
-async def test_an_answer_has_its_room_as_long_as_somebody_keeps_it() -> None:
+async def test_answer_keeps_its_budget_until_it_is_released() -> None:
     room = MemoryRoom(Budget(4 * len(BODY)))
-    async with speak(room, chunked=False) as (slow, pool):
+    async with serve_answers(room, chunked=False) as (slow, pool):
         slow.rest.set()
         kept = [await _ask(pool)]
         waiting = asyncio.create_task(_is_whole(pool))
@@ -100,7 +102,7 @@ async def test_an_answer_has_its_room_as_long_as_somebody_keeps_it() -> None:
         assert await waiting
 
 
-async def test_an_answer_that_comes_slowly_gives_way_to_who_has_waited_long() -> None:
+async def test_slow_answer_yields_its_budget_to_a_long_waiting_one() -> None:
     looks: list[Callable[[], None]] = []
     lacks: list[RoomOutcome] = []
     room = MemoryRoom(
@@ -108,11 +110,11 @@ async def test_an_answer_that_comes_slowly_gives_way_to_who_has_waited_long() ->
         count=lambda _kind, outcome: lacks.append(outcome),
         later=lambda _seconds, look: looks.append(look),
     )
-    async with speak(room, chunked=False) as (slow, pool):
+    async with serve_answers(room, chunked=False) as (slow, pool):
         asking = [asyncio.create_task(_ask(pool)) for _ in range(2)]
         await wait_until(lambda: room.waiting == 1, 10, "one waits")
         looks.pop()()
-        assert room.waiting == 1, "nobody has waited for long"
+        assert room.waiting == 1, "no answer has waited for long"
         with patch_time(GIVES_WAY_S):
             looks.pop()()
         assert lacks == ["waited", "gave_way"]
@@ -125,16 +127,16 @@ async def test_an_answer_that_comes_slowly_gives_way_to_who_has_waited_long() ->
 
 @contextmanager
 def patch_time(ahead_s: float) -> Generator[None]:
-    """Has the room see a later time."""
+    """Moves the time of the budget forward."""
     with pytest.MonkeyPatch.context() as patch:
         now = time.monotonic
         patch.setattr("passerelle.runtime.memory.room.time.monotonic", lambda: now() + ahead_s)
         yield
 
 
-async def test_who_gives_up_on_an_answer_gives_its_room_back() -> None:
+async def test_abandoned_answer_returns_its_budget() -> None:
     room = MemoryRoom(Budget(4 * len(BODY)))
-    async with speak(room, chunked=False) as (_, pool):
+    async with serve_answers(room, chunked=False) as (_, pool):
         asking = [asyncio.create_task(_ask(pool)) for _ in range(2)]
         await wait_until(lambda: room.waiting == 1, 10, "one waits")
         for one in asking:

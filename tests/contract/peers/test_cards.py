@@ -1,4 +1,4 @@
-"""Discovery: which card is used, how long it is believed, and what is said when it cannot be used."""
+"""Discovery: which card is used, how long it is cached, and the errors of an unusable card."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_card_is_read_once_while_fresh_and_by_one_request_for_many_callers
         ("max-age=nonsense", 600),
     ],
 )
-async def test_age_is_what_the_peer_says_within_bounds(
+async def test_cache_time_is_the_peers_within_bounds(
     scripted: ScriptedPeer, clients: Clients, control: str | None, fresh_s: int
 ) -> None:
     if control is not None:
@@ -60,7 +60,7 @@ async def test_age_is_what_the_peer_says_within_bounds(
     assert scripted.card_reads == [200, 304]
 
 
-async def test_changed_card_is_taken_over_with_its_new_hash(
+async def test_changed_card_is_adopted_with_its_new_hash(
     scripted: ScriptedPeer, connect: Connect, clients: Clients
 ) -> None:
     peer = connect()
@@ -73,7 +73,7 @@ async def test_changed_card_is_taken_over_with_its_new_hash(
     assert scripted.card_reads == [200, 200]
 
 
-async def test_last_good_card_serves_as_stale_while_the_peer_is_away(
+async def test_last_good_card_is_used_as_stale_while_the_peer_is_unreachable(
     scripted: ScriptedPeer, connect: Connect, clients: Clients
 ) -> None:
     peer = connect()
@@ -147,7 +147,7 @@ async def test_card_at_another_path_is_found_there(
         ({"capabilities": {"streaming": "yes"}}, "capabilities.streaming", "not true or false"),
     ],
 )
-async def test_card_that_cannot_be_used_is_named_with_what_is_wrong(
+async def test_unusable_card_is_reported_with_its_fault(
     scripted: ScriptedPeer, connect: Connect, change: JsonObject, where: str, reason: str
 ) -> None:
     scripted.card = {**scripted.card, **change}
@@ -222,7 +222,7 @@ async def test_first_usable_interface_is_chosen_and_its_tenant_sent(
         HttpAnswer(200, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32009,"message":"0.9 only"}}'),
     ],
 )
-async def test_endpoint_that_is_gone_or_changed_its_version_has_its_card_read_again(
+async def test_missing_endpoint_or_changed_version_rereads_the_card(
     scripted: ScriptedPeer, connect: Connect, answer: HttpAnswer
 ) -> None:
     peer = connect()

@@ -1,4 +1,4 @@
-"""How a connection to an agent comes about: which of its addresses, and what is made anew for it."""
+"""Connecting to an agent: which of its addresses is used, and what is created per connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD, OTHER, SILENT = "127.0.0.1", "127.0.0.3", "127.0.0.2"
 
 
 class Names(AbstractResolver):
-    """Every name has these addresses, in this order."""
+    """Resolves every name to these addresses, in this order."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = addresses
@@ -76,7 +76,7 @@ async def port(anyio_backend: str) -> AsyncGenerator[int]:
 
 @pytest.fixture
 def silence(port: int) -> Generator[None]:
-    """At the same port of another address nobody answers: its queue of connections is full."""
+    """An address with the same port that never accepts: its connection queue is full."""
     with ExitStack() as stack:
         full = stack.enter_context(socket.socket())
         full.bind((SILENT, port))
@@ -95,7 +95,7 @@ async def ask(sessions: PeerSessions, url: str, connect_s: float = 5.0) -> int:
 
 @pytest.mark.usefixtures("silence")
 @pytest.mark.parametrize("addresses", [(SILENT, GOOD), (SILENT, OTHER, GOOD), (GOOD, SILENT)])
-async def test_address_that_says_nothing_costs_a_moment_and_not_the_call(
+async def test_silent_address_delays_the_call_but_does_not_fail_it(
     port: int, addresses: tuple[str, ...]
 ) -> None:
     sessions = PeerSessions(resolver=Names(*addresses))
@@ -107,7 +107,7 @@ async def test_address_that_says_nothing_costs_a_moment_and_not_the_call(
 
 
 @pytest.mark.usefixtures("silence")
-async def test_host_of_which_no_address_answers_is_known_not_to_be_connected(port: int) -> None:
+async def test_host_without_a_responding_address_is_reported_as_not_connected(port: int) -> None:
     sessions = PeerSessions(resolver=Names(SILENT, OTHER))
     with pytest.raises(NotConnected):
         await ask(sessions, f"http://two.example:{port}", connect_s=0.7)
@@ -115,7 +115,7 @@ async def test_host_of_which_no_address_answers_is_known_not_to_be_connected(por
 
 
 @pytest.mark.parametrize("order", [(OTHER, GOOD), (GOOD, OTHER)])
-async def test_address_with_a_certificate_for_another_name_is_passed_over(
+async def test_address_with_a_certificate_for_another_name_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
 ) -> None:
     authority = Authority(tmp_path)
@@ -130,7 +130,7 @@ async def test_address_with_a_certificate_for_another_name_is_passed_over(
     await end_runner(runner)
 
 
-async def test_connections_under_the_same_trust_share_what_checks_them(
+async def test_connections_with_the_same_trust_share_a_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path)
@@ -154,7 +154,7 @@ async def test_connections_under_the_same_trust_share_what_checks_them(
 
 
 def _trust(monkeypatch: pytest.MonkeyPatch, authority: Authority) -> None:
-    """The authority is one of those of this machine, for this test."""
+    """Trusts the authority on this machine, for this test."""
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.root))
     monkeypatch.setenv("SSL_CERT_DIR", str(authority.root.parent))
     trust_public_authorities.cache_clear()

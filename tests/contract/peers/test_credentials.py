@@ -1,4 +1,4 @@
-"""How a peer is shown who calls, over real sockets."""
+"""Credentials that are sent to a peer, over real sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class TokenServer:
-    """Gives tokens ``token-1``, ``token-2`` and so on that live for ``life_s``."""
+    """Issues tokens ``token-1``, ``token-2`` and so on that are valid for ``life_s``."""
 
     url: str = ""
     life_s: int | None = 100
@@ -100,7 +100,7 @@ async def test_key_in_the_query_is_added_to_the_address(
     assert scripted.requests[0].query == "api%20key=a%26b%3Dc"
 
 
-async def test_token_is_asked_for_once_and_used_for_all_calls(
+async def test_token_is_requested_once_and_used_for_all_calls(
     scripted: ScriptedPeer, clients: Clients, tokens: TokenServer
 ) -> None:
     scripted.bearer = "token-1"
@@ -124,7 +124,7 @@ async def test_token_is_replaced_after_four_fifths_of_its_life(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_token_that_is_refused_is_replaced_once_and_the_call_made_again(
+async def test_refused_token_is_replaced_once_and_the_call_repeated(
     scripted: ScriptedPeer, clients: Clients, tokens: TokenServer, *, streams: bool
 ) -> None:
     peer = clients.connect(PeerConfig("locked", scripted.url, auth=ask_for(tokens)))
@@ -143,7 +143,7 @@ async def test_token_that_is_refused_is_replaced_once_and_the_call_made_again(
     assert len(tokens.forms) == 3
 
 
-async def test_fixed_credential_that_is_refused_is_not_shown_twice(
+async def test_refused_static_credential_is_not_sent_twice(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     scripted.bearer = "right"
@@ -176,7 +176,7 @@ async def test_without_a_token_nothing_is_sent(
     assert scripted.card_reads == []
 
 
-async def test_callers_own_token_goes_on_only_where_the_operator_says_so(
+async def test_callers_own_token_is_forwarded_only_if_configured(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     token = AUTHORIZATION.set(Secret("Bearer of-the-caller"))
@@ -209,10 +209,10 @@ async def test_extensions_that_the_peer_declares_are_forwarded_and_others_are_no
     assert sent == ["urn:one, urn:two", None]
 
 
-async def test_each_call_carries_what_its_own_caller_brought(
+async def test_each_call_carries_the_credentials_of_its_caller(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
-    """Calls share what they have in common; what one caller brought is never sent for another one."""
+    """Calls share common state; the credentials of one caller are never sent for another."""
     capabilities: JsonObject = {"streaming": True, "extensions": [{"uri": "urn:one"}]}
     scripted.card = {**scripted.card, "capabilities": capabilities}
     auth = Bearer(Secret("ours"))
@@ -245,7 +245,7 @@ async def test_each_call_carries_what_its_own_caller_brought(
             assert headers["content-type"] == "application/json"
 
 
-async def test_trace_that_would_smuggle_a_header_is_not_sent(
+async def test_trace_that_would_inject_a_header_is_not_sent(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
@@ -256,9 +256,7 @@ async def test_trace_that_would_smuggle_a_header_is_not_sent(
     assert scripted.requests == []
 
 
-async def test_after_the_end_of_the_connections_nothing_is_sent(
-    scripted: ScriptedPeer, clients: Clients
-) -> None:
+async def test_closed_connections_send_nothing(scripted: ScriptedPeer, clients: Clients) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
     assert isinstance(await peer.send(say("hello")), Answered)
     await clients.close()
@@ -267,7 +265,7 @@ async def test_after_the_end_of_the_connections_nothing_is_sent(
 
 
 @pytest.mark.kit("AUTH-SERVER-001")
-async def test_mutual_tls_shows_our_certificate_and_trusts_the_given_authority(
+async def test_mutual_tls_sends_the_client_certificate_and_trusts_the_given_authority(
     clients: Clients, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
@@ -283,13 +281,11 @@ async def test_mutual_tls_shows_our_certificate_and_trusts_the_given_authority(
 
 
 @pytest.mark.kit("AUTH-TLS-002")
-async def test_agent_that_speaks_only_outdated_tls_is_not_called(
-    clients: Clients, tmp_path: Path
-) -> None:
+async def test_agent_with_outdated_tls_only_is_not_called(clients: Clients, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     outdated = weaken(authority.serve("localhost"))
     async with ScriptedPeer("outdated", tls=outdated) as agent:
-        # It does answer those who speak as it does: what fails below is the version and nothing else.
+        # It answers clients with the outdated version: the call below fails because of the version alone.
         async with httpx.AsyncClient(verify=weaken(authority.trust())) as old:
             assert (await old.get(f"{agent.url}/.well-known/agent-card.json")).is_success
         peer = clients.connect(PeerConfig("outdated", agent.url, tls=Tls(str(authority.root))))
@@ -297,7 +293,7 @@ async def test_agent_that_speaks_only_outdated_tls_is_not_called(
         await clients.close()
 
 
-async def test_certificate_that_cannot_be_read_is_a_fault_of_the_configuration(
+async def test_unreadable_certificate_is_a_configuration_error(
     clients: Clients,
 ) -> None:
     with pytest.raises(ConfigInvalid, match=r"agents\.a\.tls"):

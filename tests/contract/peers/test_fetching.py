@@ -1,4 +1,4 @@
-"""Files are fetched from where they may be, judged anew at each connection."""
+"""Files are fetched from allowed addresses only, checked at each connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.resolver import LoopbackResolver
 pytestmark = pytest.mark.anyio
 
 
-async def test_name_that_leads_to_a_private_address_is_refused_at_the_connection() -> None:
+async def test_name_of_a_private_address_is_refused_at_the_connection() -> None:
     async with FileServer() as server:
         port = server.url.rpartition(":")[2]
         fetcher = Fetcher(WebhookRules(("http://*:*",)), 1_024, 5.0, resolver=LoopbackResolver())
@@ -22,7 +22,7 @@ async def test_name_that_leads_to_a_private_address_is_refused_at_the_connection
         await fetcher.close()
 
 
-async def test_server_that_is_not_there_is_away_and_not_gone() -> None:
+async def test_unreachable_server_is_unavailable_and_not_missing() -> None:
     async with FileServer() as server:
         url = server.url
     fetcher = Fetcher(WebhookRules((url,)), 1_024, 5.0)
@@ -31,7 +31,7 @@ async def test_server_that_is_not_there_is_away_and_not_gone() -> None:
 
 
 @pytest.mark.parametrize("size", [1_024, 1_025])
-async def test_no_more_is_read_than_is_kept(size: int) -> None:
+async def test_file_is_read_up_to_its_size_limit(size: int) -> None:
     async with FileServer({"/r": File(b"x" * size, "text/plain")}) as server:
         fetcher = Fetcher(WebhookRules((server.url,)), 1_024, 5.0)
         expected = Fetched(b"x" * 1_024, "text/plain", size, is_cut=size > 1_024)
@@ -42,7 +42,7 @@ async def test_no_more_is_read_than_is_kept(size: int) -> None:
 @pytest.mark.parametrize(
     "url", ["", "ftp://a.example/f", "//a.example/f", "https://u:p@a.example/f", "https://[::1]/f"]
 )
-async def test_address_that_is_none_or_not_allowed_is_never_asked(url: str) -> None:
+async def test_invalid_or_forbidden_address_is_never_requested(url: str) -> None:
     fetcher = Fetcher(WebhookRules(()), 1_024, 5.0)
     assert isinstance(await fetcher.fetch(url), FileGone)
     await fetcher.close()

@@ -1,4 +1,4 @@
-"""Peers over gRPC: what the suite of all transports does not ask."""
+"""Peers over gRPC: cases that the suite for all transports does not cover."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 @dataclass
 class Dialled(a2a_pb2_grpc.A2AServiceServicer):
-    """Notes the metadata of calls; a stream gives one frame, and then nothing until it is let go."""
+    """Records the metadata of calls; a stream sends one frame, then nothing until it is released."""
 
     metadata: list[dict[str, str | bytes]] = field(default_factory=list["dict[str, str | bytes]"])
     silence: asyncio.Event = field(default_factory=asyncio.Event)
     fault: str = ""
-    """What its program raises, where it raises."""
+    """The operation that raises, if any."""
     size: int = 0
-    """Letters in what it says."""
+    """Length of the text."""
 
     async def SendMessage(  # noqa: N802  generated code has this name
         self, request: SendMessageRequest, context: Context
@@ -119,7 +119,7 @@ async def serve(
 
 @asynccontextmanager
 async def serve_without_status(http_status: bytes) -> AsyncGenerator[int]:
-    """A server of bare HTTP/2 (RFC 9113) that ends every request with ``http_status``, and with no status of gRPC."""
+    """A bare HTTP/2 server (RFC 9113) that ends every request with ``http_status``, without a gRPC status."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answering.append(cast("asyncio.Task[None]", asyncio.current_task()))
@@ -187,7 +187,7 @@ async def test_credential_version_and_trace_travel_as_metadata(
     assert metadata["tracestate"] == "vendor=1"
 
 
-async def test_nobody_who_listens_is_unreached_without_a_wait(
+async def test_missing_listener_is_unreached_without_a_wait(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -210,10 +210,10 @@ async def test_server_that_dies_in_the_middle_of_a_stream_leaves_it_unknown(
 
 
 @pytest.mark.parametrize("operation", ["send", "stream"])
-async def test_program_that_raises_has_had_the_message_and_refused_it(
+async def test_executor_that_raises_has_received_and_refused_the_message(
     scripted: ScriptedPeer, clients: Clients, operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # A traceback that is kept would keep the server.
+    # A traceback that is kept would keep the server alive.
     caplog.set_level(logging.CRITICAL, "grpc._cython.cygrpc")
     async with serve(Dialled(fault="the tool broke")) as (_, port):
         peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
@@ -239,7 +239,7 @@ async def test_an_agent_whose_program_raises_each_time_is_not_paused(
     assert len(dialled.metadata) == FAILURES * 2
 
 
-async def test_question_that_makes_a_program_raise_may_be_asked_again(
+async def test_query_that_makes_an_executor_raise_may_be_repeated(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     async with serve(Dialled(fault="the tool broke")) as (_, port):
@@ -250,10 +250,10 @@ async def test_question_that_makes_a_program_raise_may_be_asked_again(
 
 
 @pytest.mark.parametrize("http_status", [b"200", b"408"])
-async def test_end_of_which_the_agent_said_nothing_is_unknown(
+async def test_end_without_a_status_of_the_agent_is_unknown(
     scripted: ScriptedPeer, clients: Clients, http_status: bytes
 ) -> None:
-    """Those in between end a request so; the library for gRPC then says what an agent says that has raised."""
+    """Intermediaries end requests like this; the gRPC library reports the same status as for an agent that raised."""
     async with serve_without_status(http_status) as port:
         peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
         assert await peer.send(say("hello")) == Unknown("gRPC UNKNOWN")
@@ -271,7 +271,7 @@ async def test_silent_stream_is_unknown_after_its_idle_time(
         await clients.close()
 
 
-async def test_mutual_tls_shows_our_certificate(
+async def test_mutual_tls_sends_the_client_certificate(
     scripted: ScriptedPeer, clients: Clients, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
@@ -291,7 +291,7 @@ async def test_mutual_tls_shows_our_certificate(
 
 
 @pytest.mark.parametrize("operation", ["send", "stream"])
-async def test_large_message_draws_on_the_memory_of_the_process_as_long_as_somebody_has_it(
+async def test_large_message_uses_the_memory_budget_until_it_is_released(
     scripted: ScriptedPeer, clients: Clients, operation: str
 ) -> None:
     room = clients.memory = MemoryRoom(Budget(8 * MIB))
@@ -301,27 +301,27 @@ async def test_large_message_draws_on_the_memory_of_the_process_as_long_as_someb
         for one in others:
             one.take(room.budget.share)
 
-        async def hear() -> list[StreamOutcome]:
+        async def receive() -> list[StreamOutcome]:
             if operation == "send":
                 return [await peer.send(say("hello"))]
             async with aclosing(peer.stream(say("hello"))) as outcomes:
                 return [await anext(outcomes)]
 
-        hearing = asyncio.create_task(hear())
+        receiving = asyncio.create_task(receive())
         await wait_until(lambda: room.waiting == 1, 10, "it waits for room")
-        assert not hearing.done()
+        assert not receiving.done()
         others[0].give_back(room.budget.share)
-        heard = await hearing
-        assert isinstance(heard[0], Answered)
+        received = await receiving
+        assert isinstance(received[0], Answered)
         assert 2 * MIB < room.held["answer"] < 3 * MIB
-        heard.clear()
-        del hearing
+        received.clear()
+        del receiving
         await wait_until(lambda: not room.held["answer"], 10, "it is given back")
         await clients.close()
 
 
 @pytest.mark.parametrize("operation", ["send", "stream"])
-async def test_bytes_that_are_no_message_are_no_answer(
+async def test_bytes_that_are_no_message_are_malformed(
     scripted: ScriptedPeer, clients: Clients, operation: str
 ) -> None:
     async def babble(_request: bytes, context: Context) -> bytes:

@@ -1,4 +1,4 @@
-"""Which interface of a card a call goes to, when the next one is tried, and when never."""
+"""The interface of a card that a call uses, when the next one is tried, and when never."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def offer_both(scripted: ScriptedPeer, second: ScriptedPeer) -> PeerConfig:
     return PeerConfig("both", scripted.url, allowed_origins=frozenset({second.url}))
 
 
-async def test_interface_that_cannot_be_reached_gives_way_to_the_next(
+async def test_unreachable_interface_is_skipped_for_the_next(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -52,7 +52,7 @@ async def test_interface_that_cannot_be_reached_gives_way_to_the_next(
 
 
 @pytest.mark.parametrize("answer", [OLD_VERSION, HttpAnswer(404), HttpAnswer(405)])
-async def test_interface_that_does_not_fit_its_card_gives_way_and_is_not_asked_again(
+async def test_interface_that_contradicts_its_card_is_skipped_from_then_on(
     scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients, answer: HttpAnswer
 ) -> None:
     peer = clients.connect(offer_both(scripted, second))
@@ -65,7 +65,7 @@ async def test_interface_that_does_not_fit_its_card_gives_way_and_is_not_asked_a
     assert (await peer.describe()).endpoint == second.url + "/"
 
 
-async def test_new_card_makes_an_unfit_interface_worth_another_try(
+async def test_new_card_makes_a_skipped_interface_usable_again(
     scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients
 ) -> None:
     peer = clients.connect(offer_both(scripted, second))
@@ -90,7 +90,7 @@ async def test_new_card_makes_an_unfit_interface_worth_another_try(
         ),
     ],
 )
-async def test_what_may_have_been_taken_or_was_answered_is_never_sent_to_the_next(
+async def test_possibly_delivered_or_answered_call_is_never_sent_to_the_next(
     scripted: ScriptedPeer,
     second: ScriptedPeer,
     clients: Clients,
@@ -104,7 +104,7 @@ async def test_what_may_have_been_taken_or_was_answered_is_never_sent_to_the_nex
     assert second.requests == []
 
 
-async def test_stream_that_breaks_after_its_first_frame_is_not_begun_again(
+async def test_stream_that_breaks_after_its_first_frame_is_not_restarted(
     scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients
 ) -> None:
     peer = clients.connect(offer_both(scripted, second))
@@ -112,7 +112,7 @@ async def test_stream_that_breaks_after_its_first_frame_is_not_begun_again(
     assert second.requests == []
 
 
-async def test_breaker_keeps_calls_from_a_peer_that_fails_and_probes_with_its_card(
+async def test_open_breaker_blocks_calls_to_a_failing_peer_and_probes_its_card(
     scripted: ScriptedPeer, clients: Clients, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
@@ -131,7 +131,7 @@ async def test_breaker_keeps_calls_from_a_peer_that_fails_and_probes_with_its_ca
     assert isinstance(await peer.send(say("hello")), Answered)
 
 
-async def test_probe_that_fails_sends_nothing(scripted: ScriptedPeer, clients: Clients) -> None:
+async def test_failed_probe_sends_no_call(scripted: ScriptedPeer, clients: Clients) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
     scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
     for _ in range(FAILURES):
@@ -144,7 +144,7 @@ async def test_probe_that_fails_sends_nothing(scripted: ScriptedPeer, clients: C
     assert scripted.count("SendMessage") == FAILURES
 
 
-async def test_question_passes_an_open_breaker_and_its_answer_closes_it(
+async def test_query_passes_an_open_breaker_and_its_answer_closes_it(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
@@ -193,7 +193,7 @@ async def test_a_bare_500_is_a_failure_of_the_interface(
     assert isinstance(await peer.send(say("hello")), Unreached)
 
 
-async def test_path_that_is_missing_for_subscriptions_alone_makes_no_interface_unfit(
+async def test_missing_path_for_subscriptions_alone_does_not_exclude_an_interface(
     scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients
 ) -> None:
     peer = clients.connect(offer_both(scripted, second))

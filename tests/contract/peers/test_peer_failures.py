@@ -1,4 +1,4 @@
-"""What comes out when the peer, or the way to it, fails: nothing raises, and certainty is never claimed."""
+"""Outcomes when the peer or its connection fails: nothing raises, and an unknown outcome is never hidden."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_silent_stream_is_unknown_after_its_idle_time(connect: Connect) ->
     assert isinstance(last, Unknown)
 
 
-async def test_stream_that_goes_on_past_the_total_time_is_unknown(connect: Connect) -> None:
+async def test_stream_beyond_the_total_timeout_is_unknown(connect: Connect) -> None:
     *_, last = await read_all(connect(total_timeout_s=0.3).stream(say("silent")))
     assert isinstance(last, Unknown)
 
@@ -169,7 +169,7 @@ async def test_stream_cut_inside_an_event_is_unknown_and_gives_no_half_frame(
     assert isinstance(last, Unknown)
 
 
-async def test_stream_closed_without_a_final_state_is_closed_and_says_no_more(
+async def test_stream_closed_without_a_final_state_is_reported_as_closed_only(
     connect: Connect,
 ) -> None:
     *frames, last = await read_all(connect().stream(say("close")))
@@ -177,7 +177,7 @@ async def test_stream_closed_without_a_final_state_is_closed_and_says_no_more(
     assert last == Closed()
 
 
-async def test_malformed_frame_is_told_and_keeps_its_bytes(connect: Connect) -> None:
+async def test_malformed_frame_is_reported_with_its_bytes(connect: Connect) -> None:
     *frames, last = await read_all(connect().stream(say("malformed")))
     assert [type(frame) for frame in frames] == [Answered, Answered]
     assert isinstance(last, Malformed)
@@ -217,17 +217,17 @@ async def test_busy_peer_is_refused_with_its_wait(scripted: ScriptedPeer, connec
     assert outcome == RefusedByPeer(-32603, "HTTP 503", 503, 7, is_bare=True)
 
 
-async def test_gateway_fault_in_between_is_unknown(
+async def test_error_of_an_intermediary_is_unknown(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     scripted.answer_next(HttpAnswer(502, b"<h1>Bad Gateway</h1>"))
     assert await connect().send(say("hello")) == Unknown("HTTP 502", 502)
 
 
-async def test_agent_that_breaks_over_a_message_has_received_it(
+async def test_agent_that_fails_on_a_message_has_received_it(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
-    """A question that is answered so may be asked again, and says nothing about its task."""
+    """A query with such an answer may be repeated; the answer means nothing for its task."""
     broken = HttpAnswer(500, b"<h1>Internal Server Error</h1>")
     scripted.answer_next(broken, broken, broken)
     assert await connect().send(say("hello")) == RefusedByPeer(
@@ -264,9 +264,7 @@ async def test_body_over_24_mib_is_malformed(scripted: ScriptedPeer, connect: Co
     assert "25165824 bytes" in outcome.reason
 
 
-async def test_small_bomb_that_unpacks_over_the_limit_is_malformed(
-    scripted: ScriptedPeer, connect: Connect
-) -> None:
+async def test_decompression_bomb_is_malformed(scripted: ScriptedPeer, connect: Connect) -> None:
     bomb = gzip.compress(b" " * (64 * 1024 * 1024), compresslevel=9)
     assert len(bomb) < 100_000
     scripted.answer_next(HttpAnswer(200, bomb, {"Content-Encoding": "gzip"}))
@@ -335,7 +333,7 @@ async def test_answer_that_is_not_http_is_malformed(clients: Clients) -> None:
         b'{"jsonrpc": "2.0", "id": 1, "result": ' + b'{"a":' * 64 + b"1" + b"}" * 65,
     ],
 )
-async def test_json_that_is_no_answer_to_the_request_is_malformed(
+async def test_json_that_does_not_answer_the_request_is_malformed(
     scripted: ScriptedPeer, connect: Connect, body: bytes
 ) -> None:
     scripted.answer_next(HttpAnswer(200, body))
@@ -357,13 +355,13 @@ async def test_big_message_reaches_the_peer_whole(scripted: ScriptedPeer, connec
     assert scripted.texts == [text]
 
 
-async def test_unknown_state_is_the_peers_word_and_comes_through(connect: Connect) -> None:
+async def test_unknown_state_of_the_peer_is_passed_on(connect: Connect) -> None:
     outcomes = await read_all(connect().stream(say("unknown-state")))
     assert any("TASK_STATE_DREAMING" in str(outcome) for outcome in outcomes)
     assert outcomes[-1] == Closed()
 
 
-async def test_reader_that_goes_away_gives_the_connection_back(
+async def test_cancelled_reader_returns_the_connection(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     peer = connect()
@@ -375,9 +373,7 @@ async def test_reader_that_goes_away_gives_the_connection_back(
 
 
 @pytest.mark.requirement("ENV-8")
-async def test_trace_of_the_work_in_hand_reaches_the_peer(
-    scripted: ScriptedPeer, connect: Connect
-) -> None:
+async def test_current_trace_reaches_the_peer(scripted: ScriptedPeer, connect: Connect) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     peer = connect()
     for value in (trace, "no trace\r\nX-Evil: 1", None):
@@ -391,7 +387,7 @@ async def test_trace_of_the_work_in_hand_reaches_the_peer(
 
 
 async def test_cookie_of_a_peer_is_not_kept(scripted: ScriptedPeer, clients: Clients) -> None:
-    # A name: cookies of an address are dropped by most clients anyway.
+    # A host name: most clients drop cookies of IP addresses anyway.
     url = scripted.url.replace("127.0.0.1", "localhost")
     interface: JsonObject = {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
     scripted.card = {**scripted.card, "supportedInterfaces": [interface]}
@@ -426,7 +422,7 @@ async def test_idle_connection_is_used_again_and_then_dropped(
     await sessions.close()
 
 
-async def test_closed_registry_reaches_nobody(scripted: ScriptedPeer, clients: Clients) -> None:
+async def test_closed_registry_makes_no_calls(scripted: ScriptedPeer, clients: Clients) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
     await peer.describe()
     await clients.close()

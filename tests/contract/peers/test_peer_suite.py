@@ -1,4 +1,4 @@
-"""What every peer transport does, whoever answers: the scripted peer and an agent of the SDK."""
+"""The behaviour of every peer transport, with the scripted peer and with an SDK agent."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def is_legacy(kind: str) -> bool:
 
 
 def is_refused_subscription(outcome: StreamOutcome, kind: str, code: int) -> bool:
-    """The SDK opens a stream of HTTP+JSON 0.3 before it looks at the task, and breaks it off then."""
+    """The SDK opens a stream of HTTP+JSON 0.3 before it checks the task, and breaks it off then."""
     if kind == "HTTP+JSON/0.3":
         return isinstance(outcome, Unknown)
     return isinstance(outcome, RefusedByPeer) and outcome.code == code
 
 
 async def read_all(frames: AsyncIterator[StreamOutcome]) -> list[StreamOutcome]:
-    """All that is still to come, within ten seconds."""
+    """All remaining frames, within ten seconds."""
     async with asyncio.timeout(10):
         return [frame async for frame in frames]
 
@@ -96,12 +96,12 @@ async def test_send_answers_with_a_bare_message(peer: Peer) -> None:
     assert "task" not in result
 
 
-async def test_context_that_the_caller_brings_is_kept(peer: Peer) -> None:
+async def test_callers_context_is_kept(peer: Peer) -> None:
     task = task_of(await peer.send(say("hello", contextId="a-context-of-ours")))
     assert task["contextId"] == "a-context-of-ours"
 
 
-async def test_question_waits_and_a_follow_up_completes_the_same_task(peer: Peer) -> None:
+async def test_input_request_waits_and_a_follow_up_completes_the_same_task(peer: Peer) -> None:
     asked = task_of(await peer.send(say("ask Which colour?")))
     assert state_of(asked) == "TASK_STATE_INPUT_REQUIRED"
     ids = {"taskId": str(asked["id"]), "contextId": str(asked["contextId"])}
@@ -137,7 +137,7 @@ async def test_get_reads_the_task_and_limits_its_history(peer: Peer, kind: str) 
     assert read["id"] == task["id"]
     assert texts_of(read) == ["chunk-1 ", "chunk-2 "]
     assert read["history"]
-    if not is_legacy(kind):  # where 0 is no limit
+    if not is_legacy(kind):  # where 0 means no limit
         without = result_of(await peer.get(str(task["id"]), history_length=0))
         assert not without.get("history")
 
@@ -209,7 +209,7 @@ async def test_invalid_params_are_refused_with_the_peers_code(peer: Peer) -> Non
 
 
 @pytest.mark.requirement("I2")
-async def test_send_that_may_not_leave_by_its_first_byte_is_not_sent(peer: Peer) -> None:
+async def test_send_that_is_forbidden_before_its_first_byte_is_not_sent(peer: Peer) -> None:
     asked: list[str] = []
 
     def forbid() -> bool:
@@ -224,7 +224,7 @@ async def test_send_that_may_not_leave_by_its_first_byte_is_not_sent(peer: Peer)
     assert [getattr(outcome, "why", outcome) for outcome in outcomes] == ["lease", "lease"]
     assert all(isinstance(outcome, Unreached) for outcome in outcomes)
     assert asked == ["asked"] * 2, "no other interface is tried"
-    # The way to the agent is as good as before: neither connection nor breaker has suffered.
+    # The connection to the agent is unaffected: neither pool nor breaker has counted a failure.
     for _ in range(6):
         await peer.send(held, may_send=forbid)
     assert state_of(task_of(await peer.send(say("hello"), may_send=lambda: True))) == (
@@ -234,13 +234,13 @@ async def test_send_that_may_not_leave_by_its_first_byte_is_not_sent(peer: Peer)
 
 
 class _Asked:
-    """Who is asked whether a message may leave; there may be much behind it."""
+    """The object whose method decides whether a message may be sent; it may reference large state."""
 
     def may_send(self) -> bool:
         return True
 
 
-async def test_connection_that_is_kept_keeps_nobody_who_was_asked(peer: Peer) -> None:
+async def test_pooled_connection_keeps_no_reference_to_its_caller(peer: Peer) -> None:
     asked = _Asked()
     gone = weakref.ref(asked)
     await peer.send(say("hello"), may_send=asked.may_send)

@@ -1,4 +1,4 @@
-"""The peers of a process, and what a reload does to them."""
+"""The peers of a process, and the effect of a reload."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def test_reload_keeps_equal_peers_and_replaces_the_others() -> None:
     assert registry.find("same") is not kept
 
 
-async def test_name_that_stands_twice_changes_nothing() -> None:
+async def test_duplicate_name_changes_nothing() -> None:
     registry = PeerRegistry([PeerConfig("a", "http://a.example")], HandClock())
     with pytest.raises(ConfigInvalid, match=r"agents\.b"):
         registry.replace([PeerConfig("b", "http://b.example"), PeerConfig("b", "http://c.example")])
     assert registry.names == ("a",)
 
 
-async def test_stream_under_way_outlives_a_reload(scripted: ScriptedPeer) -> None:
+async def test_running_stream_outlives_a_reload(scripted: ScriptedPeer) -> None:
     registry = PeerRegistry([PeerConfig("scripted", scripted.url)], HandClock())
     scripted.hold()
     stream = registry.find("scripted").stream(say("chunks 2"))

@@ -1,4 +1,4 @@
-"""Screening at the socket: the address that was judged is the one that is connected to."""
+"""Address screening at the socket: the checked address is the one that is connected to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOPBACK = AddressScreen((ip_network("127.0.0.1/32"),))
 
 @dataclass
 class ScriptedNames(AbstractResolver):
-    """Answers each look-up with the next list of addresses."""
+    """Answers each lookup with the next list of addresses."""
 
     answers: list[list[str]]
     asked: int = 0
@@ -53,7 +53,7 @@ class ScriptedNames(AbstractResolver):
 
 @dataclass
 class Receiver:
-    """A server on loopback that notes the ``Host`` of each request."""
+    """A loopback server that records the ``Host`` of each request."""
 
     port: int = 0
     hosts: list[str] = field(default_factory=list[str])
@@ -115,7 +115,7 @@ async def test_name_is_resolved_once_and_keeps_its_place_in_the_host_header(
     await sessions.close()
 
 
-async def test_name_that_means_another_address_the_second_time_is_judged_again(
+async def test_name_with_a_changed_address_is_checked_again(
     receiver: Receiver,
 ) -> None:
     names = ScriptedNames([["192.0.2.1"], ["127.0.0.1"]])

@@ -1,4 +1,4 @@
-"""The scripted peer does what it says, so that a test that leans on it tests what it means to."""
+"""The scripted peer behaves as configured, so tests that use it can rely on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 Connect = Callable[..., Peer]
 
 
-async def test_frames_leave_when_they_are_released(
+async def test_frames_are_sent_when_they_are_released(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     scripted.hold()
@@ -51,7 +51,7 @@ async def test_frames_leave_when_they_are_released(
     assert (await reading)[-1] == Closed()
 
 
-async def test_task_goes_on_when_its_caller_is_cut_off(
+async def test_task_continues_when_its_caller_is_cut_off(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     scripted.hold()
@@ -76,7 +76,7 @@ async def test_two_peers_may_use_the_same_task_id(clients: Clients) -> None:
         await clients.close()
 
 
-async def test_history_is_kept_or_empty_as_the_test_says(
+async def test_history_is_kept_or_empty_as_configured(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     peer = connect()
@@ -112,7 +112,7 @@ async def test_forgotten_task_is_not_found(scripted: ScriptedPeer, connect: Conn
     assert refused.code == -32001
 
 
-async def test_duplicates_come_twice_and_a_message_may_follow_a_task(connect: Connect) -> None:
+async def test_duplicates_arrive_twice_and_a_message_may_follow_a_task(connect: Connect) -> None:
     peer = connect()
     frames = (await read_all(peer.stream(say("twice"))))[:-1]
     assert frames[1] == frames[2]
@@ -123,7 +123,7 @@ async def test_duplicates_come_twice_and_a_message_may_follow_a_task(connect: Co
     assert kinds == ["task", "statusUpdate", "message", "statusUpdate"]
 
 
-async def test_cancel_ends_as_the_test_says(scripted: ScriptedPeer, connect: Connect) -> None:
+async def test_cancel_ends_as_configured(scripted: ScriptedPeer, connect: Connect) -> None:
     peer = connect()
     outcomes: tuple[tuple[CancelOutcome, str], ...] = (
         ("ignored", "SUBMITTED"),
@@ -149,7 +149,9 @@ async def test_task_can_be_moved_from_outside(scripted: ScriptedPeer, connect: C
     assert (await read_all(following))[-1] == Closed()
 
 
-async def test_answer_at_once_when_asked_for(scripted: ScriptedPeer, connect: Connect) -> None:
+async def test_nonblocking_send_is_answered_at_once(
+    scripted: ScriptedPeer, connect: Connect
+) -> None:
     params: JsonObject = {**say("silent"), "configuration": {"returnImmediately": True}}
     assert state_of(task_of(await connect().send(params))) == "TASK_STATE_SUBMITTED"
 
@@ -172,7 +174,7 @@ QUIET = {"mute", "silent"}
 
 
 @pytest.mark.parametrize("word", sorted(BEHAVIOURS.keys() - QUIET))
-async def test_every_behaviour_comes_to_an_end(connect: Connect, word: str) -> None:
+async def test_every_behaviour_ends(connect: Connect, word: str) -> None:
     peer = connect()
     outcomes = await read_all(peer.stream(say(word)))
     assert not isinstance(outcomes[-1], Answered)

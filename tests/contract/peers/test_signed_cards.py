@@ -54,7 +54,7 @@ async def open_peers(
         await peers.close()
 
 
-async def test_card_that_comes_back_unsigned_is_not_taken_where_it_has_to_be_signed() -> None:
+async def test_unsigned_new_card_is_rejected_where_a_signature_is_required() -> None:
     clock = HandClock()
     async with ScriptedPeer("echo") as peer, open_peers(peer, "require", clock) as peers:
         peer.card = sign(make_card("echo", f"{peer.url}/"))
@@ -72,13 +72,13 @@ async def test_card_that_comes_back_unsigned_is_not_taken_where_it_has_to_be_sig
         assert (await peers.find("echo").describe()).card["name"] == "newer"
 
 
-async def test_agent_whose_card_was_never_signed_is_not_used_where_it_has_to_be() -> None:
+async def test_agent_without_a_signed_card_is_not_used_where_a_signature_is_required() -> None:
     async with ScriptedPeer("echo") as peer, open_peers(peer, "require", HandClock()) as peers:
         with pytest.raises(InvalidAgentResponse, match="signatures: unsigned"):
             await peers.find("echo").describe()
 
 
-async def test_warning_is_all_that_happens_where_it_only_should_be_signed() -> None:
+async def test_missing_signature_only_warns_where_it_is_recommended() -> None:
     async with ScriptedPeer("echo") as peer, open_peers(peer, "warn", HandClock()) as peers:
         with capture_logs() as logs:
             card = await peers.find("echo").describe()

@@ -1,4 +1,4 @@
-"""Large events of agents draw on the memory of the process while they come, and as long as somebody has them."""
+"""Large events of agents use the memory budget of the process while they arrive, until they are released."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 MIB = 1024 * 1024
 MOST_BYTES = 24 * MIB
-"""What an event may have, for which room is taken where it is not a small one."""
+"""Size above which an event needs budget."""
 
 
 @dataclass
 class Agent:
-    """Says ``size`` letters, streamed or whole: their last byte leaves with ``rest``, and all ends with ``end``."""
+    """Sends ``size`` letters, streamed or whole: the last byte with ``rest``, the end with ``end``."""
 
     size: int
     rest: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,7 +62,7 @@ class Agent:
 
 
 @asynccontextmanager
-async def speak(agent: Agent, room: MemoryRoom) -> AsyncGenerator[Peer]:
+async def serve_agent(agent: Agent, room: MemoryRoom) -> AsyncGenerator[Peer]:
     app = web.Application()
     app.router.add_get("/.well-known/agent-card.json", agent.serve_card)
     app.router.add_post("/", agent.take)
@@ -82,7 +82,7 @@ async def speak(agent: Agent, room: MemoryRoom) -> AsyncGenerator[Peer]:
 
 
 async def _measure(peer: Peer, found: asyncio.Queue[int | StreamOutcome]) -> None:
-    """Reads a stream to its end and keeps nothing; tells how large its events are, and of other outcomes."""
+    """Reads a stream to its end without keeping it; records the sizes of events, and other outcomes."""
     async with aclosing(peer.stream(say("hello"))) as outcomes:
         async for outcome in outcomes:
             if isinstance(outcome, Answered):
@@ -93,25 +93,25 @@ async def _measure(peer: Peer, found: asyncio.Queue[int | StreamOutcome]) -> Non
 
 
 @pytest.mark.parametrize(("size", "share"), [(MIB, 3 * MIB), (2 * MIB, 2 * MOST_BYTES)])
-async def test_events_that_find_no_room_wait_and_come_whole(size: int, share: int) -> None:
+async def test_events_without_budget_wait_and_arrive_whole(size: int, share: int) -> None:
     room, found = MemoryRoom(Budget(2 * share)), asyncio.Queue[int | StreamOutcome]()
     agent = Agent(size)
-    async with speak(agent, room) as peer, asyncio.TaskGroup() as reading:
+    async with serve_agent(agent, room) as peer, asyncio.TaskGroup() as reading:
         for _ in range(3):
             reading.create_task(_measure(peer, found))
         await wait_until(lambda: room.waiting == 2, 20, "all but one wait")
         assert 0 < room.budget.held <= share
         agent.rest.set()
         for _ in range(3):
-            told = await asyncio.wait_for(found.get(), 20)
-            assert isinstance(told, int)
-            assert size < told < size + 1_000
-        # The streams go on, and nothing of what they brought is kept.
+            reported = await asyncio.wait_for(found.get(), 20)
+            assert isinstance(reported, int)
+            assert size < reported < size + 1_000
+        # The streams continue, and nothing is kept of their events.
         await wait_until(lambda: not room.budget.held, 10, "it is given back")
         agent.end.set()
 
 
-async def test_an_event_that_comes_slowly_gives_way_to_who_has_waited_long() -> None:
+async def test_slow_event_yields_its_budget_to_a_long_waiting_one() -> None:
     looks: list[Callable[[], None]] = []
     lacks: list[RoomOutcome] = []
     room = MemoryRoom(
@@ -120,7 +120,7 @@ async def test_an_event_that_comes_slowly_gives_way_to_who_has_waited_long() -> 
         later=lambda _seconds, look: looks.append(look),
     )
     found, agent = asyncio.Queue[int | StreamOutcome](), Agent(MIB)
-    async with speak(agent, room) as peer, asyncio.TaskGroup() as reading:
+    async with serve_agent(agent, room) as peer, asyncio.TaskGroup() as reading:
         for _ in range(2):
             reading.create_task(_measure(peer, found))
         await wait_until(lambda: room.waiting == 1, 20, "one waits")
@@ -134,22 +134,24 @@ async def test_an_event_that_comes_slowly_gives_way_to_who_has_waited_long() -> 
 
 
 async def _make_way(room: MemoryRoom, looks: list[Callable[[], None]]) -> None:
-    """Has what is being read give way to somebody else, who goes at once."""
+    """Makes the current read yield to another one, which finishes at once."""
     await wait_until(lambda: bool(room.held["answer"]), 20, "it is being read")
-    (taken := room.reserve("answer", "agent:first", 3 * MIB, _go_on, _go_on)).settle(3 * MIB)
-    waiting = room.reserve("answer", "agent:second", 3 * MIB, _go_on, _go_on)
+    (taken := room.reserve("answer", "agent:first", 3 * MIB, _do_nothing, _do_nothing)).settle(
+        3 * MIB
+    )
+    waiting = room.reserve("answer", "agent:second", 3 * MIB, _do_nothing, _do_nothing)
     with patch_time(GIVES_WAY_S):
         looks.pop()()
     waiting.release()
     taken.release()
 
 
-def _go_on() -> None:
+def _do_nothing() -> None:
     return
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_what_gives_way_is_not_held_against_its_agent(*, streams: bool) -> None:
+async def test_yielding_does_not_count_as_a_failure_of_the_agent(*, streams: bool) -> None:
     looks: list[Callable[[], None]] = []
     room = MemoryRoom(Budget(2 * 3 * MIB), later=lambda _seconds, look: looks.append(look))
     found, agent = asyncio.Queue[int | StreamOutcome](), Agent(MIB)
@@ -160,7 +162,7 @@ async def test_what_gives_way_is_not_held_against_its_agent(*, streams: bool) ->
         await _measure(peer, found)
         return found.get_nowait()
 
-    async with speak(agent, room) as peer:
+    async with serve_agent(agent, room) as peer:
         for _ in range(FAILURES + 1):
             asking = asyncio.create_task(ask(peer))
             await _make_way(room, looks)

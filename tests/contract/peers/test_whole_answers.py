@@ -1,4 +1,4 @@
-"""One connection for whole answers: every way in which HTTP/1.1 may frame one, and what must not be taken for one."""
+"""A connection for whole answers: every HTTP/1.1 framing, and bytes that must not be read as an answer."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Speaker:
 
 
 class Ask(Protocol):
-    """Asks the speaker; the whole answer is there within ``total_s``."""
+    """Sends a request to the speaker; the answer must be complete within ``total_s``."""
 
     def __call__(self, total_s: float = 2.0) -> Coroutine[None, None, AgentReply]: ...
 
 
 @asynccontextmanager
-async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
+async def serve_answers(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
     speaker = Speaker(list(answers))
     server = await asyncio.start_server(speaker.serve, "127.0.0.1", 0)
     speaker.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -93,8 +93,8 @@ PACKED = zlib.compress(b"{}")
         % (len(PACKED), PACKED),
     ],
 )
-async def test_answer_is_read_whole_and_the_connection_used_again(answer: bytes) -> None:
-    async with speak(answer, answer) as (speaker, ask):
+async def test_answer_is_read_whole_and_the_connection_reused(answer: bytes) -> None:
+    async with serve_answers(answer, answer) as (speaker, ask):
         for _ in range(2):
             whole = await ask()
             assert (whole.status, whole.raw) == (200, b"{}")
@@ -103,7 +103,7 @@ async def test_answer_is_read_whole_and_the_connection_used_again(answer: bytes)
 
 
 async def test_answer_without_a_length_ends_with_its_connection() -> None:
-    async with speak(b"HTTP/1.0 200 OK\r\n\r\n{}", SIZED) as (speaker, ask):
+    async with serve_answers(b"HTTP/1.0 200 OK\r\n\r\n{}", SIZED) as (speaker, ask):
         answers = asyncio.create_task(ask())
         await wait_until(lambda: speaker.heads, 10, "the request is there")
         speaker.writers[0].write_eof()
@@ -112,39 +112,39 @@ async def test_answer_without_a_length_ends_with_its_connection() -> None:
         assert speaker.connections == 2
 
 
-async def test_connection_that_the_peer_gives_up_is_not_used_again() -> None:
+async def test_connection_closed_by_the_peer_is_not_reused() -> None:
     last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
-    async with speak(last, SIZED) as (speaker, ask):
+    async with serve_answers(last, SIZED) as (speaker, ask):
         assert (await ask()).raw == b"{}"
         assert (await ask()).raw == b"{}"
         assert speaker.connections == 2
 
 
-async def test_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
-    async with speak(SIZED + SIZED.replace(b"{}", b"[]"), SIZED) as (_, ask):
+async def test_unsolicited_answer_is_not_taken_for_the_next_one() -> None:
+    async with serve_answers(SIZED + SIZED.replace(b"{}", b"[]"), SIZED) as (_, ask):
         assert (await ask()).raw == b"{}"
         assert (await ask()).raw == b"{}"
 
 
 @pytest.mark.parametrize("more", [SIZED, SIZED[:1], SIZED[:-1]])
-async def test_connection_that_says_more_than_was_asked_is_not_used_again(more: bytes) -> None:
-    """The rest of what it began would be read as the answer to the next request."""
-    async with speak(SIZED + more, SIZED) as (speaker, ask):
+async def test_connection_with_extra_bytes_is_not_reused(more: bytes) -> None:
+    """The extra bytes would be read as the answer to the next request."""
+    async with serve_answers(SIZED + more, SIZED) as (speaker, ask):
         assert (await ask()).raw == b"{}"
         assert (await ask()).raw == b"{}"
         assert speaker.connections == 2
 
 
-async def test_time_of_a_call_ends_on_a_connection_that_was_used_for_a_longer_one() -> None:
-    async with speak(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
+async def test_short_timeout_holds_on_a_connection_used_with_a_longer_one() -> None:
+    async with serve_answers(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
         assert (await ask(60.0)).raw == b"{}"
         with pytest.raises(TimeoutError):
             await ask(0.05)
         assert speaker.connections == 1
 
 
-async def test_time_of_a_call_does_not_end_with_that_of_the_one_before_it() -> None:
-    async with speak(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
+async def test_timeout_does_not_end_with_that_of_the_previous_call() -> None:
+    async with serve_answers(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
         assert (await ask(0.2)).raw == b"{}"
         asking = asyncio.create_task(ask(60.0))
         await wait_until(lambda: len(speaker.heads) == 2, 10, "the second request is there")
@@ -153,8 +153,8 @@ async def test_time_of_a_call_does_not_end_with_that_of_the_one_before_it() -> N
         asking.cancel()
 
 
-async def test_answer_that_comes_late_is_not_taken_for_the_next_one() -> None:
-    async with speak(SIZED, SIZED) as (speaker, ask):
+async def test_late_answer_is_not_taken_for_the_next_one() -> None:
+    async with serve_answers(SIZED, SIZED) as (speaker, ask):
         assert (await ask()).raw == b"{}"
         speaker.writers[0].write(SIZED.replace(b"{}", b"[]"))
         await speaker.writers[0].drain()
@@ -167,9 +167,9 @@ async def test_answer_that_comes_late_is_not_taken_for_the_next_one() -> None:
 async def test_connection_that_dies_before_the_answer_leaves_the_outcome_open(
     first: bytes | None,
 ) -> None:
-    """On a reused connection as well: nothing is sent a second time from here."""
+    """Also on a reused connection: this layer never sends a request twice."""
     answers = [None] if first is None else [first, None]
-    async with speak(*answers, SIZED) as (speaker, ask):
+    async with serve_answers(*answers, SIZED) as (speaker, ask):
         if first is not None:
             await ask()
         with pytest.raises(ConnectionLost):
@@ -178,7 +178,10 @@ async def test_connection_that_dies_before_the_answer_leaves_the_outcome_open(
 
 
 async def test_answer_cut_short_leaves_the_outcome_open() -> None:
-    async with speak(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", SIZED) as (speaker, ask):
+    async with serve_answers(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", SIZED) as (
+        speaker,
+        ask,
+    ):
         asking = asyncio.create_task(ask())
         await wait_until(lambda: speaker.heads, 10, "the request is there")
         speaker.writers[0].close()
@@ -186,11 +189,11 @@ async def test_answer_cut_short_leaves_the_outcome_open() -> None:
             await asking
 
 
-async def test_head_that_never_ends_is_given_up() -> None:
+async def test_endless_head_is_aborted() -> None:
     endless = b"HTTP/1.1 200 OK\r\n" + b"".join(
         b"X-%d: %b\r\n" % (n, b"x" * 900) for n in range(99)
     )
-    async with speak(endless) as (_, ask):
+    async with serve_answers(endless) as (_, ask):
         with pytest.raises(NotReadable, match="64 KiB"):
             await ask()
 
@@ -203,17 +206,17 @@ async def test_head_that_never_ends_is_given_up() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;x=",
     ],
 )
-async def test_header_that_never_ends_is_given_up_before_it_fills_the_memory(start: bytes) -> None:
-    """Without an end the parser would keep it, and copy it again with every piece, until the time is over."""
-    async with speak(start + b"x" * 200_000) as (_, ask):
+async def test_endless_header_is_aborted_before_it_fills_the_memory(start: bytes) -> None:
+    """Without an end the parser would keep the header, and copy it with every chunk, until the timeout."""
+    async with serve_answers(start + b"x" * 200_000) as (_, ask):
         with pytest.raises(NotReadable, match="64 KiB"):
             await ask()
 
 
-async def test_large_answer_is_no_long_header() -> None:
+async def test_large_answer_is_not_taken_for_a_long_header() -> None:
     body = b"x" * 900_000
     sized = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-    async with speak(sized, sized) as (speaker, ask):
+    async with serve_answers(sized, sized) as (speaker, ask):
         assert [(await ask()).raw for _ in range(2)] == [body, body]
         assert speaker.connections == 1
 
@@ -238,9 +241,9 @@ def size(body: bytes, more: bytes = b"") -> bytes:
         [SIZED.replace(b"200", b"500"), SIZED.replace(b"200", b"500"), SIZED, SIZED],
     ],
 )
-async def test_answers_with_one_head_are_told_from_those_with_another(answers: list[bytes]) -> None:
-    """What was learned of one answer must not change what is read of the next one."""
-    async with speak(*answers) as (speaker, ask):
+async def test_answers_with_different_heads_are_distinguished(answers: list[bytes]) -> None:
+    """State learned from one answer must not change how the next one is read."""
+    async with serve_answers(*answers) as (speaker, ask):
         for answer in answers:
             reply = await ask()
             assert reply.raw == (b"{}" if answer == CHUNKED else answer.rpartition(b"\r\n\r\n")[2])
@@ -249,22 +252,22 @@ async def test_answers_with_one_head_are_told_from_those_with_another(answers: l
         assert speaker.connections == 1
 
 
-async def test_known_head_that_says_that_it_is_the_last_one_ends_the_connection() -> None:
+async def test_known_head_with_close_ends_the_connection() -> None:
     last = size(b"{}", b"Connection: close\r\n")
-    async with speak(last, last, size(b"{}"), last) as (speaker, ask):
+    async with serve_answers(last, last, size(b"{}"), last) as (speaker, ask):
         assert [(await ask()).raw for _ in range(4)] == [b"{}"] * 4
         assert speaker.connections == 3
 
 
 @pytest.mark.parametrize("more", [SIZED, SIZED[:1], b"x"])
 async def test_more_than_the_answer_with_a_known_head_ends_the_connection(more: bytes) -> None:
-    async with speak(SIZED, SIZED + more, SIZED) as (speaker, ask):
+    async with serve_answers(SIZED, SIZED + more, SIZED) as (speaker, ask):
         assert [(await ask()).raw for _ in range(3)] == [b"{}"] * 3
         assert speaker.connections == 2
 
 
 class Taking:
-    """A connection that is fed piece by piece; no socket decides where a piece ends."""
+    """A connection that is fed chunk by chunk; no socket decides the boundaries."""
 
     def __init__(self, limit_bytes: int = 1 << 20) -> None:
         self.connection = PeerConnection(limit_bytes, asyncio.get_running_loop())
@@ -278,21 +281,21 @@ class Taking:
 
 
 class Wire(asyncio.Transport):
-    """Where nothing arrives."""
+    """A transport without an arrival."""
 
     def is_closing(self) -> bool:
         return False
 
     def write(self, data: object) -> None:
-        """Nobody reads it."""
+        """Drops the data."""
 
     def abort(self) -> None:
-        """Nobody is told."""
+        """Notifies no reader."""
 
 
 @pytest.mark.parametrize("answer", [SIZED, size(b"{}" * 60), CHUNKED])
 async def test_answer_with_a_known_head_may_come_in_pieces(answer: bytes) -> None:
-    """A piece that begins with the head is not yet the answer, and one behind its beginning is none of its own."""
+    """A chunk that begins with the head is not the whole answer, and a later one is no separate answer."""
     body = b"{}" if answer == CHUNKED else answer.rpartition(b"\r\n\r\n")[2]
     taking = Taking()
     for cut in range(1, len(answer)):
@@ -308,7 +311,7 @@ async def test_answer_with_a_known_head_may_come_in_pieces(answer: bytes) -> Non
 
 
 @pytest.mark.parametrize("more", [SIZED, b"x"])
-async def test_more_than_the_body_behind_a_known_head_is_taken_for_nothing(more: bytes) -> None:
+async def test_extra_bytes_after_the_body_of_a_known_head_are_dropped(more: bytes) -> None:
     taking, answer = Taking(), size(b"[1, 2]")
     assert await taking.read(answer) == b"[1, 2]"
     assert await taking.read(answer[:-3], answer[-3:] + more) == b"[1, 2]"
@@ -328,7 +331,7 @@ async def test_connection_that_ends_within_the_body_behind_a_known_head_leaves_t
         await waiting
 
 
-async def test_body_that_ends_with_a_whole_answer_is_no_answer_of_its_own() -> None:
+async def test_body_that_ends_like_a_whole_answer_is_no_separate_answer() -> None:
     taking, inner = Taking(), size(b"[]")
     outer = size(b"x" + inner)
     assert await taking.read(inner) == b"[]"
@@ -336,20 +339,20 @@ async def test_body_that_ends_with_a_whole_answer_is_no_answer_of_its_own() -> N
     assert await taking.read(inner) == b"[]"
 
 
-async def test_known_head_in_front_of_too_long_a_body_is_no_way_around_the_limit() -> None:
+async def test_known_head_does_not_bypass_the_body_limit() -> None:
     taking = Taking(limit_bytes=300)
     assert await taking.read(size(b"x" * 300)) == b"x" * 300
     with pytest.raises(NotReadable, match="over 300 bytes"):
         await taking.read(size(b"x" * 301))
 
 
-def test_header_that_would_smuggle_another_one_is_not_sent() -> None:
+def test_header_that_would_inject_another_one_is_not_sent() -> None:
     with pytest.raises(NotConnected):
         write_head("POST", "http://a.example/", {"A": "b\r\nEvil: 1"})
 
 
-async def test_connection_that_is_made_after_the_end_asks_nothing() -> None:
-    async with speak(SIZED) as (speaker, ask):
+async def test_connection_opened_after_the_end_sends_nothing() -> None:
+    async with serve_answers(SIZED) as (speaker, ask):
         asking = asyncio.create_task(ask())
         await asyncio.sleep(0)
         speaker.pools.pool(speaker.origin, None).close()

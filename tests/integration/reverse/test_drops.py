@@ -163,7 +163,7 @@ async def test_the_newest_link_has_the_name_and_what_the_older_one_says_is_not_h
     assert rig.agent.executor.executed == {"m-1": 1}
 
 
-async def test_links_of_a_pool_serve_beside_each_other(rig: Rig) -> None:
+async def test_links_of_a_pool_serve_together(rig: Rig) -> None:
     instance = await rig.start(pool=True)
     caller = Caller(instance)
     async with rig.link(instance, most=1), rig.link(instance, most=1):

@@ -1,4 +1,4 @@
-"""Sets the clock of a process wrong: found on PYTHONPATH by every interpreter that starts with it."""
+"""Shifts the clock of a process: every interpreter with this folder on PYTHONPATH loads it."""
 
 import os
 import time
@@ -7,7 +7,7 @@ AHEAD_S = float(os.environ.get("SKEWED_CLOCK_S", "0"))
 
 
 def skew() -> None:
-    """Moves what the process takes for the time of its machine; what is monotonic stays as it is."""
+    """Shifts the wall clock of the process; monotonic clocks stay unchanged."""
     read = time.time_ns  # noqa: TID251  the clock that is set
     ahead_ns = int(AHEAD_S * 1_000_000_000)
     setattr(time, "time_ns", lambda: read() + ahead_ns)  # noqa: B010

@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
-from bench.callers import Caller, Failed, Subscriber, Turns
-from bench.line import Line
-from bench.steps import NUMBER, Progress, Request, Step
+from bench.callers import LoadCaller, RequestSchedule, StreamSubscriber, UnexpectedAnswer
+from bench.http_connection import HttpConnection
+from bench.steps import NUMBER, CallerProgress, PreparedRequest, RequestStep
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ END = b"0\r\n\r\n"
 class Sent(asyncio.Transport):
     """Keeps what is written."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: HttpConnection) -> None:
         super().__init__()
         self.written: list[bytes] = []
         line.connection_made(self)
@@ -37,13 +37,13 @@ class Sent(asyncio.Transport):
 
 
 def make_caller(
-    deadline: float = inf, within_s: float = inf, *, progress: Progress | None = None
-) -> tuple[Caller, Sent, Turns]:
+    deadline: float = inf, within_s: float = inf, *, progress: CallerProgress | None = None
+) -> tuple[LoadCaller, Sent, RequestSchedule]:
     """One that has asked the first of two steps, whose requests end with the step and its turn."""
-    steps = [Step(f"{name} {NUMBER}", "done", teaches=name == "second") for name in STEPS]
-    requests = [Request("http://agent/", step) for step in steps]
-    turns = Turns(requests, itertools.repeat(""), deadline, within_s)
-    caller = Caller(turns, progress or Progress())
+    steps = [RequestStep(f"{name} {NUMBER}", "done", teaches=name == "second") for name in STEPS]
+    requests = [PreparedRequest("http://agent/", step) for step in steps]
+    turns = RequestSchedule(requests, itertools.repeat(""), deadline, within_s)
+    caller = LoadCaller(turns, progress or CallerProgress())
     sent = Sent(caller)
     caller.ask()
     return caller, sent, turns
@@ -86,7 +86,7 @@ async def test_a_pass_is_carried_out_to_its_end_after_the_deadline() -> None:
 
 
 async def test_nothing_is_asked_on_a_line_that_is_about_to_close() -> None:
-    progress = Progress()
+    progress = CallerProgress()
     caller, sent, turns = make_caller(progress=progress)
 
     caller.data_received(CLOSING)
@@ -98,7 +98,7 @@ async def test_nothing_is_asked_on_a_line_that_is_about_to_close() -> None:
 
 
 async def test_ids_are_taken_from_the_answers_that_teach_them() -> None:
-    progress = Progress()
+    progress = CallerProgress()
     caller, _, _ = make_caller(progress=progress)
 
     caller.data_received(RIGHT)
@@ -113,7 +113,7 @@ async def test_an_answer_that_took_too_long_is_a_wrong_one() -> None:
 
     caller.data_received(RIGHT)
 
-    with pytest.raises(Failed, match="took more than 0 s"):
+    with pytest.raises(UnexpectedAnswer, match="took more than 0 s"):
         await caller.ended
     assert (name_steps(sent), turns.took) == (["first"], [])
 
@@ -130,7 +130,7 @@ async def test_an_answer_that_is_not_as_expected_is_told(answer: bytes, told: st
 
     caller.data_received(answer)
 
-    with pytest.raises(Failed, match=told):
+    with pytest.raises(UnexpectedAnswer, match=told):
         await caller.ended
     assert (name_steps(sent), turns.took) == (["first"], [])
 
@@ -141,7 +141,7 @@ async def test_a_connection_that_ends_before_its_answer_is_told() -> None:
     caller.data_received(RIGHT[:-1])
     caller.connection_lost(ConnectionResetError("reset"))
 
-    with pytest.raises(Failed, match="the connection ended before its answer"):
+    with pytest.raises(UnexpectedAnswer, match="the connection ended before its answer"):
         await caller.ended
 
 
@@ -155,16 +155,16 @@ async def test_a_connection_that_ends_before_its_answer_is_told() -> None:
 async def test_a_stream_that_ends_without_what_is_expected_is_told(
     answer: bytes,
 ) -> None:
-    subscriber = Subscriber("done")
+    subscriber = StreamSubscriber("done")
 
     subscriber.data_received(answer)
 
-    with pytest.raises(Failed, match="a stream ended without done"):
+    with pytest.raises(UnexpectedAnswer, match="a stream ended without done"):
         await subscriber.ended
 
 
 async def test_a_subscriber_is_content_before_its_stream_ends() -> None:
-    subscriber = Subscriber("task")
+    subscriber = StreamSubscriber("task")
 
     subscriber.data_received(STREAM + cut(b"data: task\n"))
     subscriber.data_received(cut(b"data: more\n"))

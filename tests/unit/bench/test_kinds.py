@@ -4,32 +4,34 @@ from dataclasses import replace
 
 import pytest
 
-from bench.kinds import CROWD, WHOLE, Kind, Length, Scene, make_scenes
-from bench.load import Outcome
-from bench.mixed_work import Turn, make_rows
+from bench.kinds import CROWD, WHOLE, RoundPlan, WorkKind, WorkMix, make_scenes
+from bench.load import LoadResult
+from bench.mixed_work import WorkTurn, make_rows
 from bench.rows import Row
-from bench.stage import Round
+from bench.testbed import RoundResult
 from passerelle.gateway.settings.model import Settings
 
-SCENES = make_scenes(Length(1, 2.0))
+SCENES = make_scenes(RoundPlan(1, 2.0))
 KINDS = [kind for scene in SCENES for kind in scene.kinds]
 
 
-def find(kind: Kind, turns: list[Turn], ending: str, per: list[Turn] | None = None) -> Row:
+def find(
+    kind: WorkKind, turns: list[WorkTurn], ending: str, per: list[WorkTurn] | None = None
+) -> Row:
     """The one row of a kind that ends so."""
     [row] = [row for row in make_rows(kind, turns, per) if row.what.endswith(ending)]
     return row
 
 
-def make_turn(gateway_us: float, *, base_us: float | None = None) -> Turn:
+def make_turn(gateway_us: float, *, base_us: float | None = None) -> WorkTurn:
     """An agent that takes 1,000 µs when it is called directly, and 4,000 behind the gateway."""
-    outcome = Outcome(100, 1.0)
-    base = None if base_us is None else Round(outcome, 4_000, base_us)
-    return Turn(Round(outcome, 1_000), Round(outcome, 4_000, gateway_us), base)
+    outcome = LoadResult(100, 1.0)
+    base = None if base_us is None else RoundResult(outcome, 4_000, base_us)
+    return WorkTurn(RoundResult(outcome, 1_000), RoundResult(outcome, 4_000, gateway_us), base)
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_gateway_can_be_set_up_for_each_scene(scene: Scene) -> None:
+def test_a_gateway_can_be_set_up_for_each_scene(scene: WorkMix) -> None:
     made = scene.setting.compose("http://127.0.0.1:1", "http://127.0.0.1:2")
     settings = Settings.model_validate(made)
     names = {agent.name for agent in settings.agents}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.steps import CONTEXT, NUMBER, TASK, Progress, Request, Step
+from bench.steps import CONTEXT, NUMBER, TASK, CallerProgress, PreparedRequest, RequestStep
 
 HERE = "http://127.0.0.1:80"
 
@@ -17,13 +17,15 @@ HERE = "http://127.0.0.1:80"
     ],
 )
 def test_a_step_goes_to_its_path_below_the_url(url: str, path: str, target: str) -> None:
-    request = Request(url, Step("", "", path)).write("", Progress())
+    request = PreparedRequest(url, RequestStep("", "", path)).write("", CallerProgress())
     assert request.startswith(f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1:80\r\n".encode())
 
 
 def test_marks_are_filled_in_and_counted() -> None:
-    step = Step(f"{CONTEXT}/{TASK}/{NUMBER}", "", headers={"Idempotency-Key": f"key-{NUMBER}"})
-    written = Request(HERE, step).write("mine", Progress("context", "task")).decode()
+    step = RequestStep(
+        f"{CONTEXT}/{TASK}/{NUMBER}", "", headers={"Idempotency-Key": f"key-{NUMBER}"}
+    )
+    written = PreparedRequest(HERE, step).write("mine", CallerProgress("context", "task")).decode()
     head, _, body = written.partition("\r\n\r\n")
     number = body.removeprefix("context/task/")
     assert len(number) == 8
@@ -34,7 +36,9 @@ def test_marks_are_filled_in_and_counted() -> None:
 
 
 def test_a_caller_without_a_key_shows_none() -> None:
-    assert b"Authorization" not in Request(HERE, Step("", "")).write("", Progress())
+    assert b"Authorization" not in PreparedRequest(HERE, RequestStep("", "")).write(
+        "", CallerProgress()
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,12 +54,12 @@ def test_a_caller_without_a_key_shows_none() -> None:
 def test_what_is_counted_comes_exactly_so_often(
     status: int, answer: bytes, fault: str | None
 ) -> None:
-    request = Request(HERE, Step("", "done", counted="line", times=2))
+    request = PreparedRequest(HERE, RequestStep("", "done", counted="line", times=2))
     assert request.find_fault(status, answer) == fault
 
 
 @pytest.mark.parametrize("answer", [b'{"result":%b}', b"%b"])
 def test_ids_are_read_in_either_binding(answer: bytes) -> None:
-    progress = Progress()
+    progress = CallerProgress()
     progress.learn(answer % b'{"task":{"id":"t","contextId":"c"}}')
     assert (progress.context, progress.task) == ("c", "t")

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.rows import BenchBroken
-from bench.trees import Tree, compare, take_turns
+from bench.rows import MeasurementError
+from bench.trees import Checkout, compare, take_turns
 
 
 def test_a_checkout_without_an_environment_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchBroken, match=r"has no \.venv: run make there first"):
-        Tree.of(tmp_path)
+    with pytest.raises(MeasurementError, match=r"has no \.venv: run make there first"):
+        Checkout.of(tmp_path)
 
 
 def test_a_process_of_a_tree_runs_on_its_interpreter_with_its_environment(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, {"KEPT": "here"})
+    tree = Checkout(tmp_path, {"KEPT": "here"})
     tree.python.parent.mkdir(parents=True)
     tree.python.write_text('#!/bin/sh\necho "$1 $2 $KEPT $GIVEN"\n')
     tree.python.chmod(0o700)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.rows import BenchBroken
+from bench.rows import MeasurementError
 from bench.usage import find_children, read_cpu_s
 
 
@@ -24,5 +24,5 @@ def test_a_started_process_is_found_among_the_children() -> None:
 def test_a_process_that_is_gone_has_no_cpu_time() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait(20)
-    with pytest.raises(BenchBroken, match="is gone"):
+    with pytest.raises(MeasurementError, match="is gone"):
         read_cpu_s(child.pid)

@@ -10,9 +10,9 @@ from tests.chaos.approvals_pauses import read_pause
 from tests.chaos.approvals_plan import (
     CONVERSED,
     DIALECTS,
+    NOTIFIED,
     OWN,
     PLACES,
-    TOLD,
     WORDS,
     Death,
     Errand,
@@ -59,7 +59,7 @@ def test_label_stands_in_what_each_dialect_asks(whole: bool) -> None:  # noqa: F
 
 def test_what_has_to_be_waited_for_begins_first() -> None:
     deaths = [one.death for one in plan(Random(3), whole=True)]
-    waits = [death in {*TOLD, Death.AFTER_CLAIM, Death.BEFORE_ARRIVAL} for death in deaths]
+    waits = [death in {*NOTIFIED, Death.AFTER_CLAIM, Death.BEFORE_ARRIVAL} for death in deaths]
     assert waits == sorted(waits, reverse=True)
 
 

@@ -16,10 +16,10 @@ from tests.chaos.takeovers import (
     AGAIN_S,
     Call,
     TakenUp,
+    describe_delays,
     find_end,
     measure_hold,
     read_lines,
-    tell_delays,
 )
 from tests.chaos.traps import Hold
 
@@ -35,7 +35,7 @@ def test_promise_is_the_lease_and_a_second() -> None:
 def test_slowest_run_is_told_with_the_steps_on_which_its_time_was_spent() -> None:
     quick = TakenUp("task_1", 0.4, 4.9, None, None, 0.0)
     slow = TakenUp("task_2", 5.12, 4.75, 4.91, 5.04, 0.0)
-    told = tell_delays([quick, slow])
+    told = describe_delays([quick, slow])
     assert "2 runs driven again after 5.1 s at most" in told
     assert "lease over 4.75, moved 4.91, driver 5.04, first call 5.12" in told
     assert str(quick) == "lease over 4.90, first call 0.40", "a step that nobody told is left out"

@@ -1,6 +1,6 @@
-"""What is measured over A2A: a sample agent, a gateway in front of it, and a load, each a process of its own.
+"""The A2A testbed: a sample agent, a gateway in front of it, and a load generator, each a separate process.
 
-The agent's tracing is off, since it would make the agent dearer and every ratio better. All of it listens on
+The agent's tracing is off: it would make the agent more expensive and every ratio better. Everything listens on
 loopback, writes below one temporary directory, and ends with the block that opened it.
 """
 
@@ -21,32 +21,32 @@ import httpx
 import orjson
 import yaml
 
-from bench.load import Order, Outcome
-from bench.rows import BenchBroken
-from bench.steps import Step
-from bench.trees import ROOT, Tree
-from bench.usage import Meter, find_children, read_used_bytes
+from bench.load import LoadOrder, LoadResult
+from bench.rows import MeasurementError
+from bench.steps import RequestStep
+from bench.trees import ROOT, Checkout
+from bench.usage import CpuMeter, find_children, read_used_bytes
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import Child, GatewayProcess, Starter, start
 from passerelle.store.connection import Endpoint, read_url
 
 ANSWER_S: Final = 120.0
 KEY: Final = "psr_bench_0"
-"""Of the first client."""
+"""Key of the first client."""
 LIMITS: Final[JsonObject] = {"concurrency": 10_000, "rate": "1000000/s"}
-"""Never reached: what is measured is what it costs to count."""
+"""A limit that is never reached: the cost of counting is measured."""
 RECEIVER: Final = "http://receiver"
-"""Stands in a step for where webhooks go; the address is known when the stage is up."""
+"""Placeholder in a step for the receiver's URL, which is known when the testbed runs."""
 _NO_TRACING: Final = {"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}
 _REST_S: Final = 0.25
 _APPENDS: Final = re.compile(r"^passerelle_appends_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What one order did: CPU microseconds of agent, gateway and engine, appends, and bytes kept, each per answer."""
+class RoundResult:
+    """The result of one order, per answer: CPU µs of agent, gateway and engine, appends and stored bytes."""
 
-    outcome: Outcome
+    outcome: LoadResult
     agent_us: float
     gateway_us: float = 0.0
     engine_us: float = 0.0
@@ -55,52 +55,52 @@ class Round:
 
     @property
     def rate(self) -> float:
-        """Answers in a second."""
+        """Answers per second."""
         return self.outcome.count / self.outcome.seconds
 
 
-class Load:
-    """The load process, one order at a time."""
+class LoadProcess:
+    """The load generator process, one order at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def carry_out(self, order: Order) -> Outcome:
-        """Gives an order and waits for its end.
+    async def execute(self, order: LoadOrder) -> LoadResult:
+        """Sends an order and waits for its end.
 
         Raises:
-            BenchBroken: an answer was not what was expected, or none came.
+            MeasurementError: an answer was missing or not as expected.
         """
         wire = self._process
         if wire.stdin is None or wire.stdout is None:
-            raise BenchBroken("the load has no pipes")
+            raise MeasurementError("the load has no pipes")
         wire.stdin.write(orjson.dumps(asdict(order)) + b"\n")
         await wire.stdin.drain()
         async with asyncio.timeout(ANSWER_S):
             line = await wire.stdout.readline()
         if not line:
-            raise BenchBroken("the load has ended")
-        outcome = Outcome(**orjson.loads(line))
+            raise MeasurementError("the load has ended")
+        outcome = LoadResult(**orjson.loads(line))
         if outcome.error is not None:
-            raise BenchBroken(f"{order.url}: {outcome.error}")
+            raise MeasurementError(f"{order.url}: {outcome.error}")
         return outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
-    """One that is up, with its engine."""
+class BenchGateway:
+    """A running gateway with its engine."""
 
     process: GatewayProcess
     pid: int
     engine_pid: int
 
     def find_url(self, agent: str) -> str:
-        """Where an agent is served."""
+        """The URL of an agent."""
         return f"{self.process.url}/agents/{agent}"
 
     async def count_appends(self) -> float:
-        """Appends of any result that it has made."""
-        # With `auth: open` there is no owner token, and none is wanted.
+        """Number of appends of any result."""
+        # With `auth: open` there is no owner token, and none is needed.
         has_token = (self.process.data_dir / "owner-token").exists()
         headers = self.process.authorization if has_token else {}
         async with httpx.AsyncClient(headers=headers, trust_env=False) as http:
@@ -108,38 +108,38 @@ class Gateway:
         return sum(map(float, _APPENDS.findall(page.raise_for_status().text)))
 
     def find_endpoint(self) -> Endpoint:
-        """Where its engine is."""
+        """The endpoint of its engine."""
         socket = (self.process.data_dir / "socket").read_text(encoding="utf-8")
         return read_url(f"unix://{socket}")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One agent and the gateways in front of it: ours, and that of another tree if there is one."""
+class Testbed:
+    """One agent and the gateways in front of it: that of this checkout, and that of another, if any."""
 
-    load: Load
+    load: LoadProcess
     agent: Child
     agent_name: str
     direct_url: str
     receiver: str
-    ours: Gateway
-    base: Gateway | None
+    ours: BenchGateway
+    base: BenchGateway | None
 
     async def run(
         self,
-        order: Order,
-        gateway: Gateway | None = None,
+        order: LoadOrder,
+        gateway: BenchGateway | None = None,
         *,
         as_agent: str = "",
-        lead: Sequence[Step] = (),
-    ) -> Round:
-        """One round of load, directly or through a gateway, with what it cost each process.
+        lead: Sequence[RequestStep] = (),
+    ) -> RoundResult:
+        """One round of load, directly or through a gateway, with its cost per process.
 
-        ``as_agent`` is another name under which the gateway serves the agent. Each caller carries out ``lead`` before
-        anything is measured. A round through a gateway is over when the gateway has done what it still owes for it.
+        ``as_agent`` is another name under which the gateway serves the agent. Each caller executes ``lead`` before
+        the measurement. A round through a gateway is over when the gateway has finished all work on it.
 
         Raises:
-            BenchBroken: the round did not go as it should.
+            MeasurementError: the round failed.
         """
         order = (
             replace(order, url=self.direct_url, keys=())
@@ -151,41 +151,41 @@ class Stage:
         ]
         order = replace(order, steps=steps)
         if lead:
-            found = (await self.load.carry_out(replace(order, steps=lead, seconds=0))).found
+            found = (await self.load.execute(replace(order, steps=lead, seconds=0))).found
             order = replace(order, known=found)
         if gateway is None:
-            meter = Meter((self.agent.process.pid,))
+            meter = CpuMeter((self.agent.process.pid,))
             [before] = meter.read()
-            outcome = await self._carry_out(order)
+            outcome = await self._execute(order)
             [after] = meter.read()
-            return Round(outcome, 1e6 * (after - before) / outcome.count)
+            return RoundResult(outcome, 1e6 * (after - before) / outcome.count)
         endpoint = gateway.find_endpoint()
-        meter = Meter((self.agent.process.pid, gateway.pid, gateway.engine_pid))
+        meter = CpuMeter((self.agent.process.pid, gateway.pid, gateway.engine_pid))
         counts = await gateway.count_appends(), await read_used_bytes(endpoint)
         started = meter.read()
-        outcome = await self._carry_out(order)
-        await Meter((gateway.pid, gateway.engine_pid)).await_rest(_REST_S)
+        outcome = await self._execute(order)
+        await CpuMeter((gateway.pid, gateway.engine_pid)).await_rest(_REST_S)
         ended = meter.read()
         agent, own, engine = (
             1e6 * (late - early) / outcome.count for early, late in zip(started, ended, strict=True)
         )
         appends = (await gateway.count_appends() - counts[0]) / outcome.count
         kept = (await read_used_bytes(endpoint) - counts[1]) / outcome.count
-        return Round(outcome, agent, own, engine, appends, kept)
+        return RoundResult(outcome, agent, own, engine, appends, kept)
 
-    async def _carry_out(self, order: Order) -> Outcome:
-        outcome = await self.load.carry_out(order)
+    async def _execute(self, order: LoadOrder) -> LoadResult:
+        outcome = await self.load.execute(order)
         if outcome.count == 0:
-            raise BenchBroken(f"{order.url}: nothing was answered")
+            raise MeasurementError(f"{order.url}: nothing was answered")
         return outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How gateways are set up in front of the sample agent ``agent``.
+class GatewaySetup:
+    """The setup of gateways in front of the sample agent ``agent``.
 
-    Each of ``clients`` clients has a key. ``more`` gets the URL of a receiver and says what else stands in the
-    configuration. ``others`` are further names, each of the sample agent or, with a ``url``, of another one.
+    Each of ``clients`` clients has a key. ``more`` gets the URL of a receiver and returns further configuration.
+    ``others`` are further names, each for the sample agent or, with a ``url``, for another one.
     """
 
     agent: str
@@ -212,16 +212,18 @@ class Setting:
 
 
 def make_keys(count: int) -> list[str]:
-    """The keys of so many clients."""
+    """The keys of ``count`` clients."""
     return [f"{KEY[:-1]}{number}" for number in range(count)]
 
 
 @asynccontextmanager
-async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerator[Stage]:
-    """Starts the sample agent, its gateway, that of another tree, and all that goes with them.
+async def open_testbed(
+    setting: GatewaySetup, base: Checkout | None = None
+) -> AsyncGenerator[Testbed]:
+    """Starts the sample agent, its gateway, that of another checkout, and the other processes.
 
     Raises:
-        CheckFailed, BenchBroken: a process did not come up.
+        CheckFailed, MeasurementError: a process did not start.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
@@ -237,7 +239,7 @@ async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerat
         config = folder / "bench.yaml"
         config.write_text(yaml.safe_dump(setting.compose(url, receiver)), encoding="utf-8")
         ours = await stack.enter_async_context(open_gateway(start, folder / "ours", config))
-        yield Stage(
+        yield Testbed(
             load=await stack.enter_async_context(open_load()),
             agent=agent,
             agent_name=setting.agent,
@@ -251,30 +253,32 @@ async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerat
 
 
 @asynccontextmanager
-async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGenerator[Gateway]:
-    """A gateway with an engine of its own, in a new folder; gone with the block.
+async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGenerator[BenchGateway]:
+    """A gateway with a new engine in a new folder; it ends with the block.
 
     Raises:
-        CheckFailed, BenchBroken: a process did not come up.
+        CheckFailed, MeasurementError: a process did not start.
     """
     folder.mkdir()  # noqa: ASYNC240  nothing else runs yet
     process = GatewayProcess(folder, config, begin=begin)
     try:
         await process.start()
         if process.child is None:
-            raise BenchBroken("the gateway has not been started")
+            raise MeasurementError("the gateway has not been started")
         pid = process.child.process.pid
         children = find_children(pid)
         if len(children) != 1:
-            raise BenchBroken(f"the gateway has {len(children)} children, and one is its engine")
-        yield Gateway(process, pid, children[0])
+            raise MeasurementError(
+                f"the gateway has {len(children)} children, and one is its engine"
+            )
+        yield BenchGateway(process, pid, children[0])
     finally:
         await process.stop()
 
 
 @asynccontextmanager
-async def open_load() -> AsyncGenerator[Load]:
-    """The load process, gone with the block."""
+async def open_load() -> AsyncGenerator[LoadProcess]:
+    """The load generator process; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -285,7 +289,7 @@ async def open_load() -> AsyncGenerator[Load]:
         limit=1 << 20,
     )
     try:
-        yield Load(process)
+        yield LoadProcess(process)
     finally:
         if process.returncode is None:
             process.kill()

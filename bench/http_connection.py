@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, in or out, at the least that it can cost in Python: two callbacks, no task and no future."""
+"""One HTTP/1.1 connection, in or out, at minimum cost in Python: two callbacks, no task and no future."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httptools
 
 
 class _Parser(Protocol):
-    """What is used of httptools' parsers, which have no types."""
+    """The used part of httptools' parsers, which have no types."""
 
     def feed_data(self, data: bytes) -> None: ...
     def get_method(self) -> bytes: ...
@@ -17,10 +17,10 @@ class _Parser(Protocol):
     def should_keep_alive(self) -> bool: ...
 
 
-class Line(asyncio.Protocol):
-    """What extends it gets the body of each whole message in ``take``, and hears of the end in ``lose``.
+class HttpConnection(asyncio.Protocol):
+    """Subclasses receive the body of each complete message in ``take``, and the end in ``on_closed``.
 
-    What cannot be read ends the connection. Nothing is decompressed.
+    Invalid data closes the connection. Nothing is decompressed.
     """
 
     def __init__(self, *, asks: bool) -> None:
@@ -30,40 +30,40 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def take(self, body: bytes) -> None:
-        """Called once for each whole message."""
+        """Called once for each complete message."""
         raise NotImplementedError
 
-    def lose(self, error: Exception | None) -> None:
-        """Called at the end of the connection, whoever ended it."""
+    def on_closed(self, error: Exception | None) -> None:
+        """Called at the end of the connection, whichever side ended it."""
 
     def write(self, data: bytes) -> None:
-        """Sends a message or a part of one, or nothing if the connection has ended."""
+        """Sends data, or nothing if the connection has ended."""
         if self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._transport is not None:
             self._transport.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be written to; an agent closes a connection that nobody uses."""
+        """Whether it can be written to; an agent closes idle connections."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def stays_open(self) -> bool:
-        """Whether the message that is being taken leaves the connection open for another."""
+        """Whether the current message leaves the connection open for another."""
         return self._parser.should_keep_alive()
 
     @property
     def method(self) -> bytes:
-        """Of the request that has begun."""
+        """Method of the current request."""
         return self._parser.get_method()
 
     @property
     def status(self) -> int:
-        """Of the answer that has begun."""
+        """Status of the current answer."""
         return self._parser.get_status_code()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,7 +71,7 @@ class Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.lose(exc)
+        self.on_closed(exc)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
