@@ -20,7 +20,7 @@ class UnexpectedAnswer(Exception):
 
 
 class _Requester(HttpConnection):
-    """An outbound connection; ``ended`` is done when it has no more requests, or after its first wrong answer."""
+    """An outbound connection; ``ended`` is done when it has sent all requests, or after its first wrong answer."""
 
     def __init__(self) -> None:
         super().__init__(asks=True)

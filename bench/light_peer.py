@@ -90,19 +90,19 @@ class LightConnection(HttpConnection):
             self._answer(_compose(call, refuse(_ENDED, "the task has ended")))
             return
         self.write(_STREAM_HEAD)
-        self._tell(call, {"task": task.show()})
-        self._unfollow = task.follow(partial(self._tell_last, call))
+        self._send_event(call, {"task": task.show()})
+        self._unfollow = task.follow(partial(self._send_last_event, call))
 
     def _leave(self) -> None:
         self._waiting = None
         self._agent.tasks.counts.leave()
 
-    def _tell(self, call: JsonObject, result: JsonObject) -> None:
+    def _send_event(self, call: JsonObject, result: JsonObject) -> None:
         event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
         self.write(b"%x\r\n%b\r\n" % (len(event), event))
 
-    def _tell_last(self, call: JsonObject, result: JsonObject) -> None:
-        self._tell(call, result)
+    def _send_last_event(self, call: JsonObject, result: JsonObject) -> None:
+        self._send_event(call, result)
         self.write(b"0\r\n\r\n")
 
     def _answer(self, body: bytes) -> None:

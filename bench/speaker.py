@@ -48,15 +48,17 @@ class SpeakerStream:
         """Sends the Task."""
         self.link.write(_STREAM_HEAD)
         task = {"id": self.ids["taskId"], "contextId": self.ids["contextId"]}
-        self._tell({"task": {**task, "status": {"state": WORKING}}})
+        self._send_event({"task": {**task, "status": {"state": WORKING}}})
 
     def say(self, text: str) -> None:
         """Sends one chunk."""
         artifact: JsonObject = {"artifactId": "said", "parts": [{"text": text}]}
-        self._tell({"artifactUpdate": {**self.ids, "artifact": artifact, "append": self.said > 0}})
+        self._send_event(
+            {"artifactUpdate": {**self.ids, "artifact": artifact, "append": self.said > 0}}
+        )
         self.said += 1
 
-    def _tell(self, result: JsonObject) -> None:
+    def _send_event(self, result: JsonObject) -> None:
         answer = {"jsonrpc": "2.0", "id": self.call.get("id"), "result": result}
         event = b"data: " + orjson.dumps(answer) + b"\n\n"
         self.link.write(b"%x\r\n%b\r\n" % (len(event), event))

@@ -139,17 +139,17 @@ class TalkativeConnection(HttpConnection):
 
     async def _talk(self, call: JsonObject, talk: TalkingTask) -> None:
         self.write(_STREAM_HEAD)
-        self._tell(call, {"task": talk.show()})
+        self._send_event(call, {"task": talk.show()})
         for number in itertools.count(1):
             if talk.state != WORKING or not self.is_open:
                 break
-            self._tell(call, talk.say(number))
+            self._send_event(call, talk.say(number))
             await asyncio.sleep(talk.every_s)
             await self._may_write.wait()
-        self._tell(call, talk.end())
+        self._send_event(call, talk.end())
         self.write(b"0\r\n\r\n")
 
-    def _tell(self, call: JsonObject, result: JsonObject) -> None:
+    def _send_event(self, call: JsonObject, result: JsonObject) -> None:
         event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
         self.write(b"%x\r\n%b\r\n" % (len(event), event))
 

@@ -79,12 +79,12 @@ class Asker:
             await pair_phone(self.site.url(self.site.choose(0)), name_key(PHONE_OWNER), self.pushes)
         await self._begin()
         await self._wait_before_answering()
-        await self._wait(self._go_on, "the task ends")
+        await self._wait(self._answer_open, "the task ends")
 
     async def _wait_before_answering(self) -> None:
         match self.errand.death:
             case Death.IN_SUPERSEDE:
-                [first] = await self._wait(self._list_open, "the question stands")
+                [first] = await self._wait(self._list_open, "the approval is open")
                 self.site.agent.nudges[self.errand.label].set()
 
                 async def find_next() -> bool:
@@ -92,9 +92,9 @@ class Asker:
                         view["actionId"] != first["actionId"] for view in await self._list_open()
                     )
 
-                await self._wait(find_next, "the next one stands")
+                await self._wait(find_next, "the next one is open")
             case Death.IN_WELCOME:
-                [view] = await self._wait(self._list_open, "the question stands")
+                [view] = await self._wait(self._list_open, "the approval is open")
                 action = str(view["actionId"])
 
                 async def is_listed() -> bool:
@@ -105,9 +105,9 @@ class Asker:
                 self.snare.is_live = True
                 await greet_again(self.site, name_key(self.person), action)
             case Death.IN_ESCALATION:
-                await self._wait(self._list_others, "somebody else may answer")
+                await self._wait(self._list_others, "another person may answer")
             case death if death in NOTIFIED:
-                await self._wait(self._is_notified, "people are told")
+                await self._wait(self._is_notified, "people are notified")
             case _:
                 pass
 
@@ -140,7 +140,7 @@ class Asker:
 
         await self._try(send)
 
-    async def _go_on(self) -> bool:
+    async def _answer_open(self) -> bool:
         """One look: answers whatever is open; returns whether the task has ended."""
         for view in await self._list_open():
             if self.errand.way:

@@ -52,7 +52,7 @@ class Onlooker:
         await channel.send(compose_hello(self.key, f"dev_onlooker{self.place}"))
         first = await channel.read()
         if first["t"] != "welcome":
-            self.faults.append(f"a device that came back was told {first} first")
+            self.faults.append(f"a device that reconnected was sent {first} first")
             return
         await self._compare(first)
         while True:
@@ -108,7 +108,7 @@ async def greet_again(site: ApprovalSite, key: str, action: str) -> None:
 
     before = site.deaths
     await wait_until(greet, _BACK_S, "a device is welcome")
-    assert site.deaths > before, "nobody died of the greeting"
+    assert site.deaths > before, "no gateway died of the greeting"
 
 
 def compose_hello(key: str, device: str) -> JsonObject:

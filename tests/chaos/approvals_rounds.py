@@ -94,15 +94,15 @@ class Lane:
             await asker.run()
         except AssertionError as error:
             errand = asker.errand
-            told = f"{errand.label} ({errand.death}, {errand.dialect})"
-            self.faults.append(f"{told}: {error}")
+            name = f"{errand.label} ({errand.death}, {errand.dialect})"
+            self.faults.append(f"{name}: {error}")
 
     # ------------------------------------------------------------ checks
 
     async def _judge(self) -> None:
         snares = self.site.trapper.snares
         missed = [one.errand for one in snares if not one.sprung.is_set()]
-        self.faults += [f"{one.label}: nobody died {one.death}" for one in missed]
+        self.faults += [f"{one.label}: no gateway died {one.death}" for one in missed]
         self.faults += self.site.faults
         self.faults += [fault for one in self.onlookers for fault in one.faults]
         async with open_records(self.site.engine.url, self.site.folder) as records:
@@ -126,15 +126,15 @@ class Lane:
     def _judge_answers(self, errand: Errand) -> list[str]:
         """The agent's messages: the errand once, one answer to each request, and none to a withdrawn one."""
         agent = self.site.agent
-        begun, told = agent.find_tasks(errand), agent.list_answers(errand)
+        begun, answers = agent.find_tasks(errand), agent.list_answers(errand)
         faults: list[str] = []
         if len(begun) > 1:
             faults.append(f"{errand.label}: the agent was sent it {len(begun)} times: {begun}")
-        if len(told) > (2 if errand.death is Death.IN_GRANT_USE else 1):
-            faults.append(f"{errand.label}: the agent was sent {len(told)} answers: {told}")
+        if len(answers) > (2 if errand.death is Death.IN_GRANT_USE else 1):
+            faults.append(f"{errand.label}: the agent was sent {len(answers)} answers: {answers}")
         stale = f"{errand.label}-0"
-        if errand.death is Death.IN_SUPERSEDE and any(stale in str(one) for one in told):
-            faults.append(f"{errand.label}: the agent was sent an answer that is stale: {told}")
+        if errand.death is Death.IN_SUPERSEDE and any(stale in str(one) for one in answers):
+            faults.append(f"{errand.label}: the agent was sent an answer that is stale: {answers}")
         return faults
 
     async def _judge_people(self, asker: Asker) -> list[str]:

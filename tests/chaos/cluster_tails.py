@@ -169,7 +169,7 @@ async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
         await asyncio.sleep(_QUIET_S)
         note = (
             f"{behind} bytes of {_TAIL_S:.0f} s gone, promoted after {promoted_s:.1f} s,"
-            f" {len(there)} of the questions stand there"
+            f" {len(there)} of the approvals are stored there"
         )
         _describe("primary killed, replica behind", load, killed_s, note)
     await _check_open(scene, asked[2::3])
@@ -194,7 +194,7 @@ async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
         flush=True,
     )
     if not noticed:
-        scene.faults.append("nobody noticed that anything was lost")
+        scene.faults.append("no gateway noticed a loss")
     return scene.faults
 
 

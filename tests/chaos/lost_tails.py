@@ -203,7 +203,7 @@ async def _run_round(folder: Path, number: int, draw: Random) -> list[str]:
             flush=True,
         )
         if not sum(noticed) and not kills:
-            scene.faults.append(f"round {number}: nobody noticed that anything was lost")
+            scene.faults.append(f"round {number}: no gateway noticed a loss")
         return scene.faults
 
 

@@ -85,7 +85,7 @@ class Proof:
                 self.verdict.blame(log.errand.label, fault)
             trap = self.site.traps.armed.get(log.errand.label)
             if trap is not None and not trap.sprung.is_set():
-                self.verdict.blame(log.errand.label, f"nobody came by: {trap.fault}")
+                self.verdict.blame(log.errand.label, f"no bytes passed for {trap.fault}")
 
     async def _await_rest(self) -> None:
         """Tasks without a waiting caller end as well: those of messages that were given up."""
@@ -159,7 +159,7 @@ class Proof:
             label = _read_label(task)
             record = bound.get(remote)
             if record is None and not frozen & set(_list_messages(task)):
-                self.verdict.blame(label, f"{remote} at its agent is nobody's task")
+                self.verdict.blame(label, f"{remote} at its agent belongs to no errand")
             elif record is not None and _STATES.get(record.status) != _read_state(task):
                 what = f"{record.task_id} is {record.status}, {remote} {_read_state(task)}"
                 self.verdict.blame(label, what)

@@ -152,7 +152,7 @@ async def reopen(folder: Path, runs: int) -> list[str]:
             await scene.post("finish")
             await wait_until(scene.has_driven_all, patience_s, f"{runs} tasks complete")
             if left := await scene.count_working():
-                faults.append(f"restart: {left} tasks are still at work, and nobody drives them")
+                faults.append(f"restart: {left} tasks are still working without a driver")
         except (AssertionError, httpx.TimeoutException) as error:
             found = f"{error!r}; the agent has {await scene.read_stats()}"
             return [*faults, f"restart: ready after {ready_s:.1f} s, then {found}"]

@@ -1,7 +1,7 @@
-"""One caller for each binding of A2A 1.0, so that one test says the same to all of them.
+"""One caller for each binding of A2A 1.0, so that one test covers all of them.
 
 Params, results and stream items are the JSON of the specification, whatever is on the wire. A refusal is a value:
-what a test wants to know of it stands in :class:`Refusal`, and the answer as it came in ``Answer.raw``.
+:class:`Refusal` has its fields, and ``Answer.raw`` the bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JSONRPC: Final = "JSONRPC"
 HTTP_JSON: Final = "HTTP+JSON"
 GRPC: Final = "GRPC"
 WEBSOCKET: Final = "WEBSOCKET"
-"""Of our own; it is no business of the kit."""
+"""An error of this project; the kit does not test it."""
 VERSION: Final = "A2A-Version"
 EXTENSIONS: Final = "A2A-Extensions"
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
@@ -30,7 +30,7 @@ ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error: its code in the binding's own terms, and the reason that all bindings share, if there is one."""
+    """An error: its code in the binding's own terms, and the reason that all bindings share, if any."""
 
     code: int | str
     message: str
@@ -38,18 +38,18 @@ class Refusal:
 
     @property
     def info(self) -> Json:
-        """The ErrorInfo of the details; empty when there is none."""
+        """The ErrorInfo of the details; empty if there is none."""
         return next((one for one in self.details if one.get("@type") == ERROR_INFO), Json())
 
     @property
     def reason(self) -> str:
-        """What is wrong, in the word that is the same everywhere; empty when nothing says it."""
+        """The name of the error, equal in all bindings; empty if it has none."""
         return str(self.info.get("reason", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: a result or a refusal, the headers, and the bytes."""
+    """The answer: a result or a refusal, the headers, and the bytes."""
 
     result: Json | None = None
     refusal: Refusal | None = None
@@ -59,19 +59,19 @@ class Answer:
 
     @property
     def said(self) -> Json:
-        """The result of a call that works."""
+        """The result of a call that must succeed."""
         assert self.result is not None, self.refusal
         return self.result
 
     @property
     def refused(self) -> Refusal:
-        """The error of a call that does not."""
+        """The error of a call that must fail."""
         assert self.refusal is not None, self.result
         return self.refusal
 
 
 class Stream:
-    """A stream that has begun, or the refusal that came in its place."""
+    """A stream that has begun, or the refusal in its place."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Stream:
         self.refusal = refusal
         self.media_type = media_type
         self.raw = [] if raw is None else raw
-        """The events as they came, growing while the stream is read."""
+        """The events received so far; grows while the stream is read."""
 
     def __aiter__(self) -> AsyncIterator[Json]:
         return self._items
@@ -93,27 +93,27 @@ class Stream:
         return await anext(self._items)
 
     async def collect(self) -> list[Json]:
-        """Everything up to the end of the stream."""
+        """All items to the end of the stream."""
         return [item async for item in self._items]
 
 
 class Caller(ABC):
-    """Somebody who calls one agent over one binding."""
+    """A caller of one agent over one binding."""
 
     binding: str
 
     @abstractmethod
     async def call(self, operation: str, params: Json | None = None, **headers: str) -> Answer:
-        """One call; ``headers`` replace those that every call has, an underscore stands for a hyphen."""
+        """One call; ``headers`` replace the default ones, an underscore means a hyphen."""
 
     @abstractmethod
     def stream(
         self, operation: str, params: Json, **headers: str
     ) -> AbstractAsyncContextManager[Stream]:
-        """The items of a streaming call as they come."""
+        """The items of a streaming call, as they arrive."""
 
     async def send(self, message: Json, **configuration: object) -> Json:
-        """The result of a SendMessage that works."""
+        """The result of a SendMessage that must succeed."""
         return (await self.call("SendMessage", make_params(message, **configuration))).said
 
     async def make_task(self, message: Json, **configuration: object) -> Json:
@@ -121,7 +121,7 @@ class Caller(ABC):
         return cast("Json", (await self.send(message, **configuration))["task"])
 
     async def read_task(self, task_id: str, **members: object) -> Json:
-        """The Task as it stands."""
+        """The current Task."""
         return (await self.call("GetTask", {"id": task_id, **members})).said
 
     async def collect(self, message: Json) -> list[Json]:
@@ -138,7 +138,7 @@ def make_params(message: Json, **configuration: object) -> Json:
 
 @dataclass(slots=True)
 class HttpCaller(Caller, ABC):
-    """What both bindings over HTTP share."""
+    """Shared by both bindings over HTTP."""
 
     http: httpx.AsyncClient
     url: str
@@ -158,7 +158,7 @@ class JsonRpcCaller(HttpCaller):
         return read_rpc(await self.post(orjson.dumps(body), **headers))
 
     async def post(self, body: bytes, **headers: str) -> httpx.Response:
-        """Any body."""
+        """Posts any body."""
         sent = {"Content-Type": "application/json", **self._headers(headers)}
         return await self.http.post(self.url, content=body, headers=sent)
 

@@ -1,4 +1,4 @@
-"""How each error of A2A looks in each binding: the table of A2A 1.0.1 section 5.4, written down a second time."""
+"""The form of each A2A error in each binding: the table of A2A 1.0.1 section 5.4, written down independently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOMAIN: Final = "a2a-protocol.org"
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """One error; ``reason`` is empty for those of JSON-RPC itself, which have no details of their own."""
+    """One error; ``reason`` is empty for those of JSON-RPC itself, which have no details."""
 
     jsonrpc: int
     http: int
@@ -20,7 +20,7 @@ class Error:
     reason: str = ""
 
     def check(self, refusal: Refusal, binding: str) -> None:
-        """The refusal is this error, and has what its binding demands."""
+        """Checks that the refusal is this error, with everything that its binding requires."""
         codes = {JSONRPC: self.jsonrpc, HTTP_JSON: self.http, GRPC: self.grpc}
         assert refusal.code == codes[binding], refusal
         assert refusal.message.strip(), refusal

@@ -1,4 +1,4 @@
-"""The gRPC binding (A2A 1.0 section 10) with the JSON that the other callers take."""
+"""The gRPC binding (A2A 1.0 section 10) with the same JSON as the other callers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REQUESTS: Final[Mapping[str, type[Message]]] = {
 
 
 class GrpcCaller(Caller):
-    """Calls over one channel; ``tenant`` is what the card says that calls must carry."""
+    """Calls over one channel; ``tenant`` is the one from the card that calls must carry."""
 
     binding = GRPC
 
@@ -73,13 +73,13 @@ class GrpcCaller(Caller):
 
 
 def _read(said: Message) -> Json:
-    """The message as JSON. A page has all its members, of which protobuf does not send those that are empty."""
+    """The message as JSON. A page gets all its members, since protobuf omits empty ones."""
     found = {} if isinstance(said, Empty) else MessageToDict(said)
     return {**_EMPTY_PAGE, **found} if isinstance(said, a2a_pb2.ListTasksResponse) else found
 
 
 async def _open(calling: _Calling) -> Stream:
-    """Reads the first item, since a refusal comes in its place."""
+    """Reads the first item, since a refusal arrives in its place."""
     try:
         first = await calling.read()
     except grpc.aio.AioRpcError as error:

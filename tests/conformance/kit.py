@@ -1,15 +1,14 @@
 """``python -m tests.conformance.kit CHECKOUT``: the official conformance kit itself, through the gateway.
 
-``make conformance KIT=CHECKOUT`` calls it. The checkout is copied, gets an environment of its own, and is never
-changed. Counts come from the JUnit file, since the kit's own summary counts records and not tests. The run holds when
+``make conformance KIT=CHECKOUT`` calls it. The checkout is copied, gets a separate environment, and is never changed.
+Counts come from the JUnit file, since the kit's own summary counts records and not tests. The run passes when
 
-- no test fails but those in ``known-deviations.txt``, all of which are gRPC,
-- no test is skipped but those in ``expected-skips.txt``,
-- the kit registers what ``kit-requirements.toml`` says, and
-- the gateway counted the calls: with a copied address of the agent the kit would test the agent alone.
+- no test fails but those in ``known-deviations.txt``, all of which are gRPC, - no test is skipped but those in
+``expected-skips.txt``, - the kit registers the requirements in ``kit-requirements.toml``, and - the gateway counted
+the calls: with a copied address of the agent the kit would test the agent alone.
 
-The kit has no way to authenticate: a plugin of ours (``kit_key.py``) puts the owner's key on its calls. It sends no
-tenant over gRPC either, so ``grpc.default_agent`` is the agent that it tests.
+The kit cannot authenticate: the plugin ``kit_key.py`` adds the owner's key to its calls. It sends no tenant over gRPC
+either, so ``grpc.default_agent`` is the tested agent.
 
 It tests the conformance agent by its name; with ``--root`` the gateway's own agent, which routes to it.
 """
@@ -54,14 +53,14 @@ print(json.dumps({one.id: one.level.value for one in ALL_REQUIREMENTS}))
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the tests, by name; a skip or a failure with what was said about it."""
+    """Test results by name; a skip or a failure with its message."""
 
     passed: set[str] = field(default_factory=set[str])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     failed: dict[str, str] = field(default_factory=dict[str, str])
 
     def list_faults(self, deviations: set[str], skips: set[str]) -> Iterator[str]:
-        """Why the run does not hold; nothing when it does."""
+        """The reasons why the run fails; empty if it passes."""
         for name in sorted(self.failed.keys() - deviations):
             yield f"failed: {name}: {self.failed[name]}"
         for name in sorted(self.skipped.keys() - skips):
@@ -75,7 +74,7 @@ class Outcome:
 
 
 def read_outcome(report: Path) -> Outcome:
-    """The outcome in a JUnit file."""
+    """The results in a JUnit file."""
     outcome = Outcome()
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  the kit of this run wrote it
         name = f"{case.get('classname', '')}::{case.get('name', '')}"
@@ -95,13 +94,13 @@ def _shorten(element: ET.Element) -> str:
 
 
 def read_names(path: Path) -> set[str]:
-    """The names in a list; what follows a ``#`` is for the reader."""
+    """The names in a list; text after ``#`` is a comment."""
     lines = (line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines())
     return {line for line in lines if line}
 
 
 def prepare(checkout: Path, folder: Path) -> tuple[Path, Path]:
-    """A copy of the kit, and an interpreter that has what it asks for."""
+    """A copy of the kit, and an interpreter with its dependencies."""
     kit, python = folder / "kit", folder / "venv/bin/python"
     shutil.copytree(checkout, kit, ignore=shutil.ignore_patterns(".git", ".venv", "reports"))
     project = tomllib.loads((kit / "pyproject.toml").read_text("utf-8"))["project"]
@@ -112,7 +111,7 @@ def prepare(checkout: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def compare_registry(kit: Path, python: Path) -> Iterator[str]:
-    """Where the kit registers other requirements than we know."""
+    """Differences between the requirements of the kit and the known ones."""
     listed = subprocess.run(
         [python, "-c", _LIST], cwd=kit, check=True, capture_output=True, text=True
     )
@@ -125,7 +124,7 @@ def compare_registry(kit: Path, python: Path) -> Iterator[str]:
 
 
 async def run_kit(kit: Path, python: Path, folder: Path, tested: str) -> tuple[Outcome, int]:
-    """The kit against an agent of the gateway: its outcome, and how many calls the gateway counted."""
+    """Runs the kit against an agent of the gateway; returns the results and the gateway's count of calls."""
     settings = make_settings(find_free_port())
     settings["grpc"] |= {"default_agent": tested}
     async with AsyncExitStack() as stack:
@@ -156,7 +155,7 @@ async def run_kit(kit: Path, python: Path, folder: Path, tested: str) -> tuple[O
 
 
 async def count_calls(url: str, agent: str) -> int:
-    """The A2A calls to an agent that the gateway has answered, from its metrics."""
+    """The number of A2A calls to an agent that the gateway has answered, from its metrics."""
     async with open_http() as http:
         text = (await http.get(f"{url}/metrics")).text
     return sum(
@@ -167,7 +166,7 @@ async def count_calls(url: str, agent: str) -> int:
 
 
 def main() -> int:
-    """Runs the kit and says in one line whether it holds."""
+    """Runs the kit and prints in one line whether it passes."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.kit", description=__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--root", action="store_true", help="test the gateway's own agent")

@@ -1,7 +1,7 @@
 # ruff: noqa: ANN401  what both libraries hand through is their own business
-"""A plugin of pytest for the official kit, which cannot authenticate: every call that it makes carries a key.
+"""A pytest plugin for the official kit, which cannot authenticate: adds a key to every call.
 
-It is loaded in the environment of the kit, which has nothing of this project. The key is in ``KIT_KEY``.
+It is loaded in the environment of the kit, which contains no module of this project. The key is in ``KIT_KEY``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADER: Final = "authorization"
 
 
 class _Details(NamedTuple):
-    """What gRPC reads of a call; the interceptor has to give all of it anew."""
+    """The details of a call that gRPC reads; the interceptor has to copy all of them."""
 
     method: str
     timeout: float | None
@@ -52,7 +52,7 @@ def _add_key(details: Any) -> _Details:
 
 
 def pytest_configure() -> None:
-    """Wraps what the kit calls with."""
+    """Wraps the kit's client functions."""
     build, open_channel = httpx.Client.build_request, grpc.insecure_channel
 
     def build_with_key(client: httpx.Client, *args: Any, **named: Any) -> httpx.Request:

@@ -1,4 +1,4 @@
-"""Which requirements of the official kit there are, and which tests of ours carry which of them.
+"""The requirements of the official kit, and the tests here that carry each of them.
 
 Marks are read from the source, as those of the requirement ledger are: nothing is imported.
 """
@@ -21,7 +21,7 @@ UNTESTED: Final = HERE / "untested-by-kit.toml"
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A requirement that the kit registers; ``untested`` where it has no test of its own."""
+    """A requirement that the kit registers; ``untested`` if the kit has no test of it."""
 
     id: str
     level: str
@@ -32,7 +32,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Untested:
-    """What we do about a requirement that the kit does not test; ``missing`` is what is still owed."""
+    """The coverage of a requirement that the kit does not test; ``missing`` is the remaining gap."""
 
     id: str
     tests: tuple[str, ...] = ()

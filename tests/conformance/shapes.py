@@ -1,6 +1,6 @@
-"""What the schema of A2A 1.0 allows: nothing more than it names, nothing less than it demands (sections 4 and 5.7).
+"""Checks against the schema of A2A 1.0: only known members, and all required ones (sections 4 and 5.7).
 
-The oracle is the protobuf of the SDK, read strictly: a member that the protocol does not have is an error.
+The oracle is the protobuf of the SDK, read strictly: an unknown member is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FREE: Final = frozenset({"metadata", "data"})
 
 
 def check_shape(said: Json, kind: type[Message]) -> None:
-    """``said`` is one of those messages, closed and complete."""
+    """Checks that ``said`` is one of those messages, closed and complete."""
     message = ParseDict(said, kind())
     validate_proto_required_fields(message)
     for name, _ in list_members(said):
@@ -36,23 +36,23 @@ def check_shape(said: Json, kind: type[Message]) -> None:
 
 
 def check_task(task: Json) -> None:
-    """A whole Task."""
+    """Checks a whole Task."""
     check_shape(task, a2a_pb2.Task)
 
 
 def check_answer(answer: Json) -> None:
-    """What SendMessage answers."""
+    """Checks the answer of SendMessage."""
     check_shape(answer, a2a_pb2.SendMessageResponse)
 
 
 def check_item(item: Json) -> None:
-    """What a stream consists of."""
+    """Checks an item of a stream."""
     assert len(item) == 1, item
     check_shape(item, a2a_pb2.StreamResponse)
 
 
 def list_members(said: object) -> Iterator[tuple[str, object]]:
-    """Every member below, but those of values that callers and agents make up themselves."""
+    """Every member below, except those of free-form values of callers and agents."""
     if isinstance(said, dict):
         for name, value in cast("Json", said).items():
             yield name, value
@@ -64,12 +64,12 @@ def list_members(said: object) -> Iterator[tuple[str, object]]:
 
 
 def name_items(items: list[Json]) -> list[str]:
-    """What kind each item of a stream is."""
+    """The kind of each item of a stream."""
     return [next(iter(item)) for item in items]
 
 
 def find_state(item: Json) -> str:
-    """The state that an item of a stream tells; empty when it tells none."""
+    """The state in an item of a stream; empty if it has none."""
     match item:
         case {"task": {"status": {"state": str(state)}}}:
             return state

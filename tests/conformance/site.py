@@ -1,7 +1,6 @@
-"""What a conformance run stands on: the agent, its sister that demands an extension, and a gateway in front of both.
+"""The processes of a conformance run: the agent, a second one with a required extension, and their gateway.
 
-All three are processes. ``ada`` and ``bob`` are callers with a key each, ``reader`` may only read, ``stranger`` may
-call another agent only.
+``ada`` and ``bob`` are callers with a key each, ``reader`` may only read, ``stranger`` may call another agent only.
 """
 
 from __future__ import annotations
@@ -62,12 +61,12 @@ class Agent:
     grpc: str
 
     async def release(self, message_id: str, steps: int = 1) -> None:
-        """Lets the behaviour that a message began make further steps."""
+        """Lets the behaviour of a message take further steps."""
         async with open_http() as http:
             await http.post(f"{self.url}/release/{message_id}", params={"steps": steps})
 
     async def list_received(self, message_id: str) -> list[Json]:
-        """Every message with that id, as the agent got it."""
+        """Every message with that id, as the agent received it."""
         async with open_http() as http:
             found: list[Json] = (await http.get(f"{self.url}/received/{message_id}")).json()
             return found
@@ -88,19 +87,19 @@ class Site:
     gateway: GatewayProcess
     grpc_address: str
     leaky: ScriptedPeer
-    """An agent whose every id begins with ``MARKER``. It has its port, and listens while a test lets it."""
+    """An agent whose ids all begin with ``MARKER``. It has its port, and listens while a test lets it."""
     vanishing: ScriptedPeer
-    """Another one, for tests that end with nobody listening: the gateway then leaves it alone for a while."""
+    """Another one, for tests that stop it: the gateway then does not call it for a while."""
 
     def find_url(self, agent: str = AGENT) -> str:
-        """Where the gateway serves an agent."""
+        """The URL of an agent at the gateway."""
         return f"{self.gateway.url}/agents/{agent}"
 
     @asynccontextmanager
     async def open_caller(
         self, binding: str = JSONRPC, who: str | None = "ada", agent: str = AGENT
     ) -> AsyncGenerator[Caller]:
-        """A caller of an agent over a binding; ``who`` is a name of ``KEYS``, None comes without a credential."""
+        """A caller of an agent over a binding; ``who`` is a name in ``KEYS``, None calls without a credential."""
         headers = {} if who is None else {"Authorization": f"Bearer {KEYS[who]}"}
         if binding == GRPC:
             async with grpc.aio.insecure_channel(self.grpc_address) as channel:
@@ -154,14 +153,14 @@ async def run_site(folder: Path, **settings: object) -> AsyncGenerator[Site]:
         port = find_free_port()
         chosen: dict[str, Any] = {**make_settings(port), "clients": list_clients(), **settings}
         gateway = await stack.enter_async_context(run_gateway(folder, agents, **chosen))
-        # The library of gRPC keeps threads and files once it has been used: before the tests, not in one of them.
+        # The gRPC library keeps threads and files after its first use: use it before the tests, not in one of them.
         async with grpc.aio.insecure_channel(f"{_HOST}:{port}") as channel:
             await channel.channel_ready()
             yield Site(agent, demanding, gateway, f"{_HOST}:{port}", leaky, vanishing)
 
 
 async def make_leaky() -> ScriptedPeer:
-    """The agent that names itself in everything that is its own; on its card, which is for everybody, it does not."""
+    """The agent that puts its marker into everything except its card, which is public."""
     peer = ScriptedPeer(MARKER)
     await peer.start()
     peer.card |= {"name": "Leaky", "skills": [_SKILL]}
@@ -170,10 +169,10 @@ async def make_leaky() -> ScriptedPeer:
 
 
 def make_settings(grpc_port: int) -> Json:
-    """What a gateway in front of a conformance agent is set to."""
+    """The settings of a gateway in front of a conformance agent."""
     return {
         "card_shape": "v1",
-        # The official kit finds each binding on the card.
+        # The official kit reads each binding from the card.
         "card": {"interfaces": ["JSONRPC", "HTTP+JSON", "GRPC", "WEBSOCKET"]},
         "grpc": {"port": grpc_port, "default_agent": AGENT},
         "webhooks": {"allow": [f"http://{_HOST}:*", "http://localhost:*", "https://example.com"]},
@@ -181,7 +180,7 @@ def make_settings(grpc_port: int) -> Json:
 
 
 def list_clients() -> list[Json]:
-    """The callers as the configuration has them."""
+    """The callers in the configuration."""
     return [
         {
             "name": name,
@@ -194,7 +193,7 @@ def list_clients() -> list[Json]:
 
 
 def write(prefix: str, text: str = "hello", **members: object) -> Json:
-    """A message whose id begins with ``prefix`` and is like no other."""
+    """A message with a unique id that begins with ``prefix``."""
     return {
         "messageId": f"{prefix}-{os.getpid()}-{next(_NUMBERS)}",
         "role": "ROLE_USER",
@@ -204,7 +203,7 @@ def write(prefix: str, text: str = "hello", **members: object) -> Json:
 
 
 def open_http(headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
-    """A bare client. Reading the certificates that a client could want takes longer than a whole test."""
+    """A bare client. Loading default certificates would take longer than a whole test."""
     return httpx.AsyncClient(headers=headers, timeout=20, trust_env=False, verify=_NO_AUTHORITIES)
 
 

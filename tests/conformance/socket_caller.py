@@ -1,4 +1,4 @@
-"""The WebSocket binding with the JSON that the other callers take."""
+"""The WebSocket binding with the same JSON as the other callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conformance.callers import WEBSOCKET, Answer, Caller, Json, Refusal, 
 
 
 class SocketCaller(Caller):
-    """One call after the other on one socket."""
+    """Sequential calls on one socket."""
 
     binding = WEBSOCKET
 
@@ -24,19 +24,19 @@ class SocketCaller(Caller):
 
     async def call(self, operation: str, params: Json | None = None, **headers: str) -> Answer:
         await self._send(operation, params or {}, headers)
-        frame = await self._hear()
+        frame = await self._receive()
         return Answer(frame.get("result"), _read_refusal(frame), raw=orjson.dumps(frame))
 
     @asynccontextmanager
     async def stream(self, operation: str, params: Json, **headers: str) -> AsyncGenerator[Stream]:
         await self._send(operation, params, headers)
-        first = await self._hear()
+        first = await self._receive()
         yield Stream(self._read(first), _read_refusal(first))
 
     async def _read(self, frame: Json) -> AsyncIterator[Json]:
         while "result" in frame:
             yield frame["result"]
-            frame = await self._hear()
+            frame = await self._receive()
 
     async def _send(self, operation: str, params: Json, headers: dict[str, str]) -> None:
         self._sent += 1
@@ -47,7 +47,7 @@ class SocketCaller(Caller):
             orjson.dumps({**request, "params": {**params, **metadata}}).decode()
         )
 
-    async def _hear(self) -> Json:
+    async def _receive(self) -> Json:
         frame = cast("Json", orjson.loads(await self._socket.recv()))
         assert (frame["jsonrpc"], frame["id"]) == ("2.0", self._sent), frame
         return frame

@@ -1,4 +1,4 @@
-"""Who may do what, and what the others learn: nothing (A2A 1.0 sections 3.3.2, 7.4 and 13.1)."""
+"""Authorization, and that others learn nothing (A2A 1.0 sections 3.3.2, 7.4 and 13.1)."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ ON_A_TASK = ("GetTask", "CancelTask")
 
 @pytest.mark.kit("AUTH-SERVER-002", "BIND-EQUIV-004")
 @pytest.mark.parametrize("operation", ["SendMessage", "GetTask", "ListTasks", "CancelTask"])
-async def test_call_without_a_valid_credential_is_refused_whatever_it_wants(
+async def test_call_without_a_valid_credential_is_refused_for_every_operation(
     site: Site, binding: str, operation: str
 ) -> None:
     params = make_params(write("tck-complete-task")) if operation == "SendMessage" else {}
     params |= {"id": "x"} if operation in ON_A_TASK else {}
-    async with site.open_caller(binding, None) as nobody:
+    async with site.open_caller(binding, None) as anonymous:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YTpi"}):
-            answer = await nobody.call(operation, params, **headers)
+            answer = await anonymous.call(operation, params, **headers)
             UNAUTHENTICATED.check(answer.refused, binding)
             assert answer.status in {0, httpx.codes.UNAUTHORIZED}
 
 
 @pytest.mark.kit("AUTH-SERVER-002")
 async def test_stream_without_a_credential_does_not_begin(site: Site, binding: str) -> None:
-    async with site.open_caller(binding, None) as nobody:
+    async with site.open_caller(binding, None) as anonymous:
         params = make_params(write("tck-complete-task"))
-        async with nobody.stream("SendStreamingMessage", params) as stream:
+        async with anonymous.stream("SendStreamingMessage", params) as stream:
             assert stream.refusal is not None
             UNAUTHENTICATED.check(stream.refusal, binding)
 
 
 @pytest.mark.kit("AUTH-SERVER-002")
-async def test_refusal_says_how_to_authenticate_and_the_card_agrees(site: Site) -> None:
-    async with site.open_caller(JSONRPC, None) as nobody:
-        answer = await nobody.call("ListTasks", {})
+async def test_refusal_names_the_authentication_scheme_of_the_card(site: Site) -> None:
+    async with site.open_caller(JSONRPC, None) as anonymous:
+        answer = await anonymous.call("ListTasks", {})
     assert answer.headers["www-authenticate"].startswith("Bearer")
     card = (await site.read_card()).json()
     schemes = card["securitySchemes"]
@@ -63,7 +63,7 @@ async def test_right_is_checked_for_every_operation(site: Site, binding: str) ->
 
 
 @pytest.mark.kit("AUTH-SCOPE-002", "AUTH-SCOPE-003")
-async def test_task_of_another_is_as_if_it_were_not_there(caller: Caller, site: Site) -> None:
+async def test_task_of_another_caller_is_not_found(caller: Caller, site: Site) -> None:
     task = await caller.make_task(write("tck-input-required"))
     async with site.open_caller(caller.binding, "bob") as bob:
         for operation in ON_A_TASK:
@@ -95,9 +95,7 @@ async def test_same_context_id_of_two_callers_is_two_contexts(caller: Caller, si
 
 @pytest.mark.kit("AUTH-SCOPE-003")
 @pytest.mark.parametrize("path", ["", "/message:send", "/tasks"])
-async def test_agent_that_one_may_not_call_is_as_if_it_were_not_there(
-    site: Site, path: str
-) -> None:
+async def test_forbidden_agent_is_not_found(site: Site, path: str) -> None:
     headers = {"Authorization": f"Bearer {KEYS['stranger']}", "A2A-Version": "1.0"}
     body: Json = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     answers: list[tuple[int, str]] = []
@@ -111,7 +109,7 @@ async def test_agent_that_one_may_not_call_is_as_if_it_were_not_there(
 
 
 @pytest.mark.kit("BIND-EQUIV-004")
-async def test_credential_of_one_binding_is_that_of_all(site: Site, binding: str) -> None:
+async def test_credential_is_valid_for_all_bindings(site: Site, binding: str) -> None:
     async with site.open_caller(JSONRPC) as first:
         task = await first.make_task(write("tck-complete-task"))
     async with site.open_caller(binding) as other:

@@ -1,4 +1,4 @@
-"""What each binding looks like on the wire (A2A 1.0 sections 9.1 to 9.4 and 11.1 to 11.7)."""
+"""The wire form of each binding (A2A 1.0 sections 9.1 to 9.4 and 11.1 to 11.7)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_json_rpc_answers_in_its_envelope(rpc: Caller) -> None:
 
 @pytest.mark.kit("JSONRPC-FMT-001")
 @pytest.mark.parametrize("rpc_id", ["text", 0, 2**53, None])
-async def test_json_rpc_gives_the_id_back_as_it_was(site: Site, rpc_id: object) -> None:
+async def test_json_rpc_returns_the_id_unchanged(site: Site, rpc_id: object) -> None:
     body: Json = {"jsonrpc": "2.0", "id": rpc_id, "method": "GetTask", "params": {"id": "x"}}
     for path in ("", "/"):
         async with open_as("ada") as http:
@@ -51,7 +51,7 @@ async def test_json_rpc_gives_the_id_back_as_it_was(site: Site, rpc_id: object) 
 
 @pytest.mark.kit("JSONRPC-SVC-001")
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_json_rpc_knows_the_method_by_its_name(rpc: Caller, operation: str) -> None:
+async def test_json_rpc_selects_the_method_by_its_name(rpc: Caller, operation: str) -> None:
     answer = await rpc.call(operation, {})
     assert answer.refusal is None or answer.refusal.code != METHOD_NOT_FOUND
     unknown = await rpc.call(operation[0].lower() + operation[1:], {})
@@ -59,7 +59,7 @@ async def test_json_rpc_knows_the_method_by_its_name(rpc: Caller, operation: str
 
 
 @pytest.mark.kit("JSONRPC-SVC-002", "HTTP_JSON-SVC-002", "GRPC-META-001")
-async def test_parameters_of_the_service_travel_beside_the_call(caller: Caller) -> None:
+async def test_service_parameters_are_sent_as_headers_or_metadata(caller: Caller) -> None:
     asked = "https://example.com/ext/v1,https://example.com/ext/v2"
     params = make_params(write("tck-complete-task"))
     answer = await caller.call("SendMessage", params, A2A_Extensions=asked)
@@ -86,7 +86,7 @@ async def test_http_has_each_operation_at_its_path_under_its_verb(
             verb, site.find_url() + path, json={} if verb == "POST" else None
         )
         assert found.status_code != 405
-        # Nothing else stands there: what is not found is the task, and it says so.
+        # No other resource is at this path: the error reports that the task is not found.
         if found.status_code == 404:
             assert "TASK_NOT_FOUND" in found.text
         other = await http.request("PUT", site.find_url() + path, json={})
@@ -129,7 +129,7 @@ async def test_http_reads_its_query_in_camel_case(rest: Caller, site: Site) -> N
 
 @pytest.mark.kit("JSONRPC-SVC-002", "HTTP_JSON-SVC-002")
 @pytest.mark.parametrize("binding", [JSONRPC, HTTP_JSON])
-async def test_version_may_stand_in_the_query(site: Site, binding: str) -> None:
+async def test_version_may_be_in_the_query(site: Site, binding: str) -> None:
     sent = {"Authorization": f"Bearer {KEYS['ada']}"}
     url = site.find_url()
     async with open_http(sent) as http:

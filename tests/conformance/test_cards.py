@@ -23,14 +23,14 @@ async def card(site: Site) -> Json:
 
 
 @pytest.mark.kit("CARD-DISC-001")
-async def test_card_is_where_everybody_looks_and_needs_no_credential(site: Site) -> None:
+async def test_card_is_at_its_well_known_path_without_a_credential(site: Site) -> None:
     response = await site.read_card()
     assert response.status_code == httpx.codes.OK
     assert response.headers["content-type"] == "application/json"
 
 
 @pytest.mark.kit("CARD-STRUCT-001")
-async def test_card_has_what_a_card_must_have_and_nothing_else(card: Json) -> None:
+async def test_card_has_all_required_members_and_no_unknown_ones(card: Json) -> None:
     check_shape(card, a2a_pb2.AgentCard)
     assert {"name", "description", "version", "capabilities", "skills"} <= card.keys()
     assert {"defaultInputModes", "defaultOutputModes", "supportedInterfaces"} <= card.keys()
@@ -45,9 +45,7 @@ async def test_card_names_every_binding_and_where_it_is(site: Site, card: Json) 
 
 
 @pytest.mark.kit("BIND-FIELD-001")
-async def test_every_binding_on_the_card_answers_where_the_card_says(
-    site: Site, card: Json
-) -> None:
+async def test_every_binding_answers_at_its_url_on_the_card(site: Site, card: Json) -> None:
     for binding in (*BINDINGS, WEBSOCKET):
         async with site.open_caller(binding) as caller:
             answer = await caller.call("SendMessage", make_params(write("tck-complete-task")))
@@ -63,7 +61,7 @@ async def test_card_has_no_address_of_the_agent(site: Site, card: Json) -> None:
 
 
 @pytest.mark.kit("CARD-CACHE-001", "CARD-CACHE-002", "CARD-CACHE-003")
-async def test_card_can_be_kept_and_asked_for_again(site: Site) -> None:
+async def test_card_can_be_cached_and_revalidated(site: Site) -> None:
     first = await site.read_card()
     assert "max-age" in first.headers["cache-control"]
     assert first.headers["last-modified"].endswith("GMT")
@@ -74,16 +72,14 @@ async def test_card_can_be_kept_and_asked_for_again(site: Site) -> None:
 
 
 @pytest.mark.kit("CORE-CAP-002")
-async def test_card_promises_streams_since_every_agent_has_them_here(
-    site: Site, card: Json
-) -> None:
+async def test_card_declares_streaming_for_every_agent(site: Site, card: Json) -> None:
     assert card["capabilities"]["streaming"] is True
     async with site.open_caller(JSONRPC) as caller:
         assert await caller.collect(write("tck-stream-001"))
 
 
 @pytest.mark.kit("CARD-EXT-001", "CARD-EXT-002", "CORE-CAP-003")
-async def test_extended_card_is_there_exactly_where_the_card_promises_it(
+async def test_extended_card_exists_exactly_if_the_card_declares_it(
     site: Site, card: Json, binding: str
 ) -> None:
     async with site.open_caller(binding) as caller:
@@ -93,6 +89,6 @@ async def test_extended_card_is_there_exactly_where_the_card_promises_it(
         assert site.agent.url not in str(answer.said)
     else:
         errors.UNSUPPORTED.check(answer.refused, binding)
-    async with site.open_caller(binding, None) as nobody:
-        refused = (await nobody.call("GetExtendedAgentCard", {})).refused
+    async with site.open_caller(binding, None) as anonymous:
+        refused = (await anonymous.call("GetExtendedAgentCard", {})).refused
         errors.Error(-32603, 401, "UNAUTHENTICATED").check(refused, binding)

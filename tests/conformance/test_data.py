@@ -33,7 +33,7 @@ CONTENTS = frozenset({"text", "raw", "url", "data"})
         "psl-auth",
     ],
 )
-async def test_answer_is_what_the_schema_allows(caller: Caller, prefix: str) -> None:
+async def test_answer_matches_the_schema(caller: Caller, prefix: str) -> None:
     answer = await caller.send(write(prefix))
     check_answer(answer)
     for part in _list_parts(answer):
@@ -76,7 +76,7 @@ async def test_answer_is_what_the_schema_allows(caller: Caller, prefix: str) -> 
         ("tck-artifact-data", [{"data": {"key": "value", "count": 42}}]),
     ],
 )
-async def test_artifact_comes_through_as_the_agent_made_it(
+async def test_artifact_is_passed_on_unchanged(
     caller: Caller, prefix: str, parts: list[Json]
 ) -> None:
     task = await caller.make_task(write(prefix))
@@ -84,7 +84,7 @@ async def test_artifact_comes_through_as_the_agent_made_it(
 
 
 @pytest.mark.kit("DM-SERIAL-003")
-async def test_times_are_utc_and_say_so(caller: Caller) -> None:
+async def test_times_are_marked_as_utc(caller: Caller) -> None:
     items = await caller.collect(write("tck-stream-001"))
     task = await caller.read_task(items[0]["task"]["id"])
     times = [value for name, value in list_members([*items, task]) if name == "timestamp"]
@@ -93,7 +93,7 @@ async def test_times_are_utc_and_say_so(caller: Caller) -> None:
 
 
 @pytest.mark.kit("DM-SERIAL-005")
-async def test_members_that_nobody_knows_are_no_reason_to_refuse(rpc: Caller, rest: Caller) -> None:
+async def test_unknown_members_are_ignored(rpc: Caller, rest: Caller) -> None:
     for caller in (rpc, rest):
         message = write("tck-complete-task", someLaterMember={"deep": True})
         params = {**make_params(message), "anotherOne": 1}
@@ -101,7 +101,7 @@ async def test_members_that_nobody_knows_are_no_reason_to_refuse(rpc: Caller, re
 
 
 @pytest.mark.kit("DM-SERIAL-001", "DM-SERIAL-005")
-async def test_names_with_underscores_are_read_as_well(rpc: Caller, rest: Caller) -> None:
+async def test_names_with_underscores_are_accepted(rpc: Caller, rest: Caller) -> None:
     for caller in (rpc, rest):
         message = write("tck-complete-task")
         message["message_id"] = message.pop("messageId")
@@ -112,7 +112,7 @@ async def test_names_with_underscores_are_read_as_well(rpc: Caller, rest: Caller
         assert "history" not in task
 
 
-async def test_numbers_and_later_members_come_through_unharmed(rpc: Caller, rest: Caller) -> None:
+async def test_numbers_and_later_members_are_passed_on_unchanged(rpc: Caller, rest: Caller) -> None:
     for caller in (rpc, rest):
         task = await caller.make_task(write("psl-big-integer"))
         assert task["artifacts"][0]["parts"][0]["data"]["count"] == BIG_INTEGER
@@ -129,7 +129,7 @@ async def test_big_artifact_comes_through_whole(caller: Caller) -> None:
     "prefix",
     ["psl-twice", "psl-malformed", "psl-drop", "psl-unknown-state", "psl-message-after-task"],
 )
-async def test_stream_stays_lawful_whatever_the_agent_does(caller: Caller, prefix: str) -> None:
+async def test_stream_stays_valid_whatever_the_agent_sends(caller: Caller, prefix: str) -> None:
     items = await caller.collect(write(prefix))
     for item in items:
         check_item(item)

@@ -1,4 +1,4 @@
-"""The same story over every binding gives the same answers (A2A 1.0 section 5.1)."""
+"""The same story over every binding has the same answers (A2A 1.0 section 5.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES = frozenset({"timestamp", "lastModified"})
 
 
 class Names:
-    """Ids of one run as symbols, in the order in which they are seen."""
+    """Replaces the ids of a run by symbols, in order of appearance."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -34,8 +34,8 @@ class Names:
         return said
 
 
-async def tell(caller: Caller) -> AsyncIterator[object]:
-    """One story: everything that a caller can do with a task."""
+async def play_story(caller: Caller) -> AsyncIterator[object]:
+    """One story: every operation that a caller has for a task."""
     done = await caller.send(write("tck-artifact-data"))
     yield done
     yield await caller.send(write("tck-message-response"))
@@ -70,6 +70,6 @@ async def test_story_is_the_same_over_every_binding(site: Site) -> None:
     for binding in (*BINDINGS, WEBSOCKET):
         names = Names()
         async with site.open_caller(binding) as caller:
-            reported.append([names.replace(said) async for said in tell(caller)])
+            reported.append([names.replace(said) async for said in play_story(caller)])
     assert len(reported) == len(BINDINGS) + 1
     assert all(one == reported[0] for one in reported[1:])

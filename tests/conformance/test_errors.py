@@ -38,7 +38,7 @@ SPOILED: list[Json] = [
 
 
 @pytest.mark.kit("CORE-ERR-001", "JSONRPC-ERR-001", "JSONRPC-ERR-002", "JSONRPC-ERR-003")
-async def test_error_of_json_rpc_has_a_code_a_sentence_and_typed_details(rpc: Caller) -> None:
+async def test_error_of_json_rpc_has_a_code_a_message_and_typed_details(rpc: Caller) -> None:
     answer = await rpc.call("GetTask", NOWHERE)
     said = orjson.loads(answer.raw)
     assert set(said) == {"jsonrpc", "id", "error"}
@@ -80,7 +80,7 @@ async def test_each_error_has_the_code_of_its_binding(caller: Caller) -> None:
 
 @pytest.mark.kit("CORE-ERR-002")
 @pytest.mark.parametrize("spoil", SPOILED)
-async def test_message_that_is_not_one_is_refused_and_the_field_named(
+async def test_invalid_message_is_refused_with_the_field(
     rpc: Caller, rest: Caller, spoil: Json
 ) -> None:
     (name,) = spoil
@@ -125,7 +125,7 @@ async def test_parameters_out_of_range_are_refused(caller: Caller) -> None:
         ),
     ],
 )
-async def test_body_that_is_no_request_has_its_own_error(
+async def test_invalid_request_body_has_its_own_error(
     site: Site, body: bytes, error: errors.Error
 ) -> None:
     async with site.open_caller(JSONRPC) as opened:
@@ -153,7 +153,7 @@ async def test_body_of_another_type_is_not_read(site: Site) -> None:
 
 
 @pytest.mark.kit("CORE-CAP-004")
-async def test_extension_that_the_agent_demands_is_demanded_of_the_caller(
+async def test_extension_required_by_the_agent_is_required_of_the_caller(
     site: Site, binding: str
 ) -> None:
     async with site.open_caller(binding, agent=DEMANDING) as caller:
@@ -169,7 +169,7 @@ async def test_extension_that_the_agent_demands_is_demanded_of_the_caller(
 
 @pytest.mark.kit("VER-SERVER-002")
 @pytest.mark.parametrize("version", ["99.0", "2.0", "1.1", "nonsense", "1"])
-async def test_version_that_is_not_served_is_refused(caller: Caller, version: str) -> None:
+async def test_unsupported_version_is_refused(caller: Caller, version: str) -> None:
     answer = await caller.call("GetTask", NOWHERE, A2A_Version=version)
     errors.VERSION.check(answer.refused, caller.binding)
 

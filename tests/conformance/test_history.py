@@ -1,4 +1,4 @@
-"""How much of the conversation a Task shows (A2A 1.0 section 3.2.4)."""
+"""The length of the history in a Task (A2A 1.0 section 3.2.4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def converse(caller: Caller) -> tuple[Json, list[Json]]:
-    """A finished task of four messages of ours."""
+    """A completed task with four messages of the caller."""
     sent = [write("tck-input-required", "the first")]
     task = await caller.make_task(sent[0])
     for prefix, text in (
@@ -26,7 +26,7 @@ async def converse(caller: Caller) -> tuple[Json, list[Json]]:
 
 
 @pytest.mark.kit("CORE-HIST-001", "CORE-HIST-003")
-async def test_length_of_nought_leaves_the_history_out(caller: Caller) -> None:
+async def test_zero_length_omits_the_history(caller: Caller) -> None:
     task = await caller.make_task(write("tck-complete-task"), historyLength=0)
     assert "history" not in task
     assert "history" not in await caller.read_task(task["id"], historyLength=0)
@@ -46,7 +46,7 @@ async def test_history_is_never_longer_than_asked_and_is_the_latest(caller: Call
 
 
 @pytest.mark.kit("CORE-HIST-004", "CORE-HIST-005", "CORE-HIST-006")
-async def test_every_message_of_the_caller_is_kept_in_order_as_it_was(caller: Caller) -> None:
+async def test_every_message_of_the_caller_is_kept_unchanged_in_order(caller: Caller) -> None:
     task, sent = await converse(caller)
     kept = [one for one in task["history"] if one["role"] == "ROLE_USER"]
     assert [(one["messageId"], one["parts"]) for one in kept] == [

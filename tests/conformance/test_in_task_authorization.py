@@ -1,4 +1,4 @@
-"""An agent that needs somebody's consent or credential in the middle of a task (A2A 1.0 section 7.6)."""
+"""An agent that needs a person's consent or credential during a task (A2A 1.0 section 7.6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
 
 @pytest.mark.kit("AUTH-INTASK-001", "AUTH-INTASK-002", "AUTH-INTASK-003")
-async def test_agent_that_needs_consent_is_a_task_that_says_so(caller: Caller) -> None:
+async def test_consent_request_is_shown_as_the_state_of_the_task(caller: Caller) -> None:
     answer = await caller.send(write("psl-auth"))
     task = answer["task"]
     check_task(task)
@@ -24,9 +24,7 @@ async def test_agent_that_needs_consent_is_a_task_that_says_so(caller: Caller) -
 
 
 @pytest.mark.kit("AUTH-INTASK-004", "AUTH-INTASK-005")
-async def test_stream_stays_open_and_shows_that_somebody_signed_in_elsewhere(
-    caller: Caller, site: Site
-) -> None:
+async def test_stream_stays_open_and_shows_a_sign_in_elsewhere(caller: Caller, site: Site) -> None:
     message = write("psl-auth")
     async with caller.stream("SendStreamingMessage", make_params(message)) as stream:
         async for item in stream:
@@ -40,7 +38,7 @@ async def test_stream_stays_open_and_shows_that_somebody_signed_in_elsewhere(
 
 @pytest.mark.kit("AUTH-INTASK-006")
 @pytest.mark.requirement("ANS-7")
-async def test_task_that_waits_for_consent_takes_messages(caller: Caller, site: Site) -> None:
+async def test_task_that_waits_for_consent_accepts_messages(caller: Caller, site: Site) -> None:
     task = await caller.make_task(write("psl-consent"))
     message = write("tck-complete-task", "what is it for?", taskId=task["id"])
     said = (await caller.call("SendMessage", make_params(message))).said["task"]

@@ -1,4 +1,4 @@
-"""Push notifications: configs, and what a receiver gets (A2A 1.0 sections 3.1.7 to 3.1.10 and 4.3.3)."""
+"""Push notifications: configs, and deliveries (A2A 1.0 sections 3.1.7 to 3.1.10 and 4.3.3)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ async def create(caller: Caller, task_id: str, url: str, name: str = "mine") -> 
 
 
 def list_asked(task_id: str) -> list[tuple[str, Json]]:
-    """What can be asked about the configs of a task."""
+    """The reads of the configs of a task."""
     one: Json = {"taskId": task_id, "id": "mine"}
     return [(GET, one), (LIST, {"taskId": task_id}), (DELETE, one)]
 
 
 @pytest.mark.kit("PUSH-CREATE-001", "PUSH-CREATE-002", "PUSH-GET-001")
-async def test_config_is_kept_as_it_was_given(caller: Caller, receiver: WebhookReceiver) -> None:
+async def test_config_is_stored_unchanged(caller: Caller, receiver: WebhookReceiver) -> None:
     for prefix in ("tck-input-required", "tck-complete-task"):
         task = await caller.make_task(write(prefix))
         made = await create(caller, task["id"], f"{receiver.url}/hook")
@@ -55,7 +55,7 @@ async def test_config_is_kept_as_it_was_given(caller: Caller, receiver: WebhookR
 
 
 @pytest.mark.kit("PUSH-GET-002")
-async def test_config_that_is_not_there_is_refused(caller: Caller) -> None:
+async def test_missing_config_is_refused(caller: Caller) -> None:
     task = await caller.make_task(write("tck-input-required"))
     answer = await caller.call(GET, {"taskId": task["id"], "id": "no-such-config"})
     assert answer.refusal is not None
@@ -87,7 +87,7 @@ async def test_deleted_config_is_gone_and_may_be_deleted_again(
 
 
 @pytest.mark.kit("PUSH-DELIVER-001", "PUSH-DELIVER-002", "PUSH-DELIVER-003")
-async def test_receiver_gets_what_a_stream_would_say_with_its_own_credential(
+async def test_receiver_gets_the_stream_items_with_its_own_credential(
     caller: Caller, receiver: WebhookReceiver
 ) -> None:
     config = {
@@ -105,7 +105,7 @@ async def test_receiver_gets_what_a_stream_would_say_with_its_own_credential(
 
 
 @pytest.mark.kit("PUSH-CREATE-001")
-async def test_config_of_another_caller_is_as_if_it_were_not_there(
+async def test_config_of_another_caller_is_not_found(
     caller: Caller, site: Site, receiver: WebhookReceiver
 ) -> None:
     task = await caller.make_task(write("tck-input-required"))
@@ -118,7 +118,7 @@ async def test_config_of_another_caller_is_as_if_it_were_not_there(
 
 
 @pytest.mark.kit("PUSH-CREATE-001")
-async def test_address_that_is_not_allowed_is_refused(caller: Caller) -> None:
+async def test_forbidden_address_is_refused(caller: Caller) -> None:
     task = await caller.make_task(write("tck-input-required"))
     for url in ("http://169.254.169.254/latest", "ftp://example.com", "nonsense"):
         config = {"taskId": task["id"], "id": "bad", "url": url}

@@ -1,4 +1,4 @@
-"""Each requirement of the kit has a test here, and those that the kit does not test are listed with theirs."""
+"""Each requirement of the kit has a test here, and those that the kit does not test are listed with their tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_every_mark_names_a_requirement_of_the_kit() -> None:
     assert not MARKS.keys() - REQUIREMENTS.keys()
 
 
-def test_every_requirement_that_the_kit_tests_has_a_test_of_ours() -> None:
+def test_every_requirement_that_the_kit_tests_has_a_test_here() -> None:
     wanted = {name for name, row in REQUIREMENTS.items() if not (row.untested or row.vacuous)}
     assert not wanted - MARKS.keys()
 

@@ -1,4 +1,4 @@
-"""SendMessage: what comes back, when, and in which task and context (A2A 1.0 sections 3.1.1, 3.2.2 and 3.4)."""
+"""SendMessage: its answers, their timing, task and context (A2A 1.0 sections 3.1.1, 3.2.2 and 3.4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_message_is_answered_with_a_task_or_a_message(caller: Caller) -> N
 
 
 @pytest.mark.kit("CORE-SEND-002")
-async def test_task_that_has_ended_takes_no_further_message(caller: Caller) -> None:
+async def test_ended_task_refuses_further_messages(caller: Caller) -> None:
     for prefix in ("tck-complete-task", "tck-reject-task", "psl-fail-with-ids"):
         task = await caller.make_task(write(prefix))
         assert task["status"]["state"] in TERMINAL
@@ -34,7 +34,7 @@ async def test_task_that_has_ended_takes_no_further_message(caller: Caller) -> N
 
 
 @pytest.mark.kit("CORE-SEND-003")
-async def test_media_type_that_the_agent_does_not_take_is_refused_as_that(caller: Caller) -> None:
+async def test_media_type_unsupported_by_the_agent_is_refused_as_such(caller: Caller) -> None:
     message = write("psl-refuse-type")
     message["parts"] = [{"text": "?", "mediaType": "application/x-nobody-reads-this"}]
     answer = await caller.call("SendMessage", make_params(message))
@@ -42,7 +42,7 @@ async def test_media_type_that_the_agent_does_not_take_is_refused_as_that(caller
 
 
 @pytest.mark.kit("CORE-EXECUTION-MODE-001")
-async def test_send_waits_until_the_task_rests(caller: Caller) -> None:
+async def test_send_waits_until_the_task_ends_or_waits(caller: Caller) -> None:
     for prefix, state in (
         ("psl-slow", COMPLETED),
         ("tck-input-required", WAITING),
@@ -54,9 +54,7 @@ async def test_send_waits_until_the_task_rests(caller: Caller) -> None:
 
 
 @pytest.mark.kit("CORE-EXECUTION-MODE-002")
-async def test_send_that_does_not_wait_comes_back_before_the_work_is_done(
-    caller: Caller, site: Site
-) -> None:
+async def test_nonblocking_send_returns_before_the_work_is_done(caller: Caller, site: Site) -> None:
     message = write("psl-hold")
     task = await caller.make_task(message, returnImmediately=True)
     assert task["status"]["state"] in {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"}
@@ -64,7 +62,7 @@ async def test_send_that_does_not_wait_comes_back_before_the_work_is_done(
 
 
 @pytest.mark.kit("CORE-MULTI-001", "CORE-MULTI-001a")
-async def test_context_that_nobody_named_is_made_and_told(caller: Caller) -> None:
+async def test_missing_context_is_created_and_returned(caller: Caller) -> None:
     task = await caller.make_task(write("tck-complete-task"))
     said = await caller.send(write("tck-message-response"))
     assert task["contextId"]
@@ -81,20 +79,20 @@ async def test_context_of_the_caller_is_kept_and_never_another(caller: Caller) -
 
 
 @pytest.mark.kit("CORE-MULTI-003")
-async def test_each_new_task_has_an_id_of_its_own(caller: Caller) -> None:
+async def test_each_new_task_has_a_unique_id(caller: Caller) -> None:
     message = write("tck-complete-task")
     tasks = [await caller.make_task(message) for _ in range(3)]
     assert len({task["id"] for task in tasks}) == 3
 
 
 @pytest.mark.kit("CORE-MULTI-004")
-async def test_message_for_a_task_that_is_not_there_makes_none(caller: Caller) -> None:
+async def test_message_for_an_unknown_task_creates_none(caller: Caller) -> None:
     params = make_params(write("tck-complete-task", taskId="no-such-task"))
     errors.TASK_NOT_FOUND.check((await caller.call("SendMessage", params)).refused, caller.binding)
 
 
 @pytest.mark.kit("CORE-MULTI-005")
-async def test_task_alone_says_which_context_is_meant(caller: Caller) -> None:
+async def test_task_id_alone_determines_the_context(caller: Caller) -> None:
     task = await caller.make_task(write("tck-input-required"))
     done = await caller.make_task(write("tck-complete-task", taskId=task["id"]))
     assert (done["id"], done["contextId"]) == (task["id"], task["contextId"])

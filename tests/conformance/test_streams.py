@@ -1,4 +1,4 @@
-"""Streams: what they begin and end with, and that every reader gets the same (A2A 1.0 sections 3.1.2, 3.1.6, 3.5.2)."""
+"""Streams: their first and last items, and that every reader gets the same (A2A 1.0 sections 3.1.2, 3.1.6, 3.5.2)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_task_that_is_done_at_once_closes_its_stream(caller: Caller) -> No
 
 
 @pytest.mark.kit("CORE-STREAM-003", "STREAM-ORDER-001")
-async def test_stream_begins_with_the_task_keeps_the_order_and_ends_with_the_end(
+async def test_stream_begins_with_the_task_keeps_the_order_and_ends_with_the_final_state(
     caller: Caller,
 ) -> None:
     for prefix in ("tck-stream-003", "tck-stream-ordering-001", "tck-stream-artifact-file"):
@@ -88,9 +88,7 @@ async def test_subscription_begins_with_the_task_and_ends_with_it(
 
 
 @pytest.mark.kit("STREAM-SUB-002")
-async def test_subscription_stays_open_while_the_task_waits_for_somebody(
-    caller: Caller, site: Site
-) -> None:
+async def test_subscription_stays_open_while_the_task_waits(caller: Caller, site: Site) -> None:
     task = await caller.make_task(write("tck-input-required"))
     async with caller.stream("SubscribeToTask", {"id": task["id"]}) as stream:
         assert find_state(await anext(stream)) == "TASK_STATE_INPUT_REQUIRED"
@@ -107,7 +105,7 @@ async def test_stream_of_a_message_ends_where_the_task_waits_for_its_caller(call
 
 
 @pytest.mark.kit("STREAM-SUB-003")
-async def test_task_that_has_ended_is_not_subscribed_to(caller: Caller) -> None:
+async def test_subscription_to_an_ended_task_is_refused(caller: Caller) -> None:
     task = await caller.make_task(write("tck-complete-task"))
     async with caller.stream("SubscribeToTask", {"id": task["id"]}) as stream:
         assert stream.refusal is not None
@@ -130,7 +128,7 @@ async def test_every_reader_gets_the_same_items_in_the_same_order(
     await wait_until(lambda: all(readers), 10, "all of them have the task")
     await site.agent.release(message_id, 2)
     await asyncio.gather(*reading)
-    # A reader that came earlier may have seen WORKING as an update, a later one as the state of the Task.
+    # A reader that subscribed earlier may have seen WORKING as an update, a later one as the state of the Task.
     updates = [
         [item for item in one if find_state(item) != "TASK_STATE_WORKING"] for one in readers
     ]
@@ -139,7 +137,7 @@ async def test_every_reader_gets_the_same_items_in_the_same_order(
 
 
 @pytest.mark.kit("STREAM-ORDER-004")
-async def test_reader_that_leaves_ends_nobody_elses_stream(caller: Caller, site: Site) -> None:
+async def test_reader_that_disconnects_ends_no_other_stream(caller: Caller, site: Site) -> None:
     task, message_id = await begin(caller)
     params = {"id": task["id"]}
     async with caller.stream("SubscribeToTask", params) as stays:

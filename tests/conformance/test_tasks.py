@@ -25,7 +25,7 @@ async def list_pages(caller: Caller, size: int, **query: object) -> list[Json]:
 
 
 @pytest.mark.kit("CORE-GET-001")
-async def test_task_is_read_as_it_stands(caller: Caller) -> None:
+async def test_task_is_read_in_its_current_state(caller: Caller) -> None:
     waiting = await caller.make_task(write("tck-input-required"))
     found = await caller.read_task(waiting["id"])
     check_task(found)
@@ -36,7 +36,7 @@ async def test_task_is_read_as_it_stands(caller: Caller) -> None:
 
 
 @pytest.mark.kit("CORE-GET-002", "CORE-CANCEL-003", "STREAM-SUB-004")
-async def test_task_that_is_not_there_is_not_found(caller: Caller) -> None:
+async def test_unknown_task_is_not_found(caller: Caller) -> None:
     for task_id in ("no-such-task", "task_0000000000000000000000000000"):
         for operation in ("GetTask", "CancelTask"):
             refused = (await caller.call(operation, {"id": task_id})).refused
@@ -47,9 +47,7 @@ async def test_task_that_is_not_there_is_not_found(caller: Caller) -> None:
 
 
 @pytest.mark.kit("CORE-LIST-001")
-async def test_list_has_the_tasks_of_the_caller_and_nobody_elses(
-    caller: Caller, site: Site
-) -> None:
+async def test_list_has_the_tasks_of_the_caller_only(caller: Caller, site: Site) -> None:
     mine = await caller.make_task(write("tck-complete-task"))
     async with site.open_caller(caller.binding, "bob") as bob:
         theirs = await bob.make_task(write("tck-complete-task"))
@@ -85,7 +83,7 @@ async def test_list_of_an_unknown_context_is_an_empty_page_with_all_its_fields(
 
 
 @pytest.mark.kit("CORE-LIST-005")
-async def test_list_leaves_artifacts_out_unless_they_are_asked_for(caller: Caller) -> None:
+async def test_list_omits_artifacts_unless_requested(caller: Caller) -> None:
     context = write("list")["messageId"]
     task = await caller.make_task(write("tck-artifact-text", contextId=context))
     for asked in ({}, {"includeArtifacts": False}):
@@ -108,7 +106,7 @@ async def test_list_filters_by_state(caller: Caller) -> None:
 
 
 @pytest.mark.kit("CORE-CANCEL-001")
-async def test_cancelled_task_says_so(caller: Caller) -> None:
+async def test_cancelled_task_has_that_state(caller: Caller) -> None:
     task = await caller.make_task(write("tck-input-required"))
     cancelled = (await caller.call("CancelTask", {"id": task["id"]})).said
     check_task(cancelled)

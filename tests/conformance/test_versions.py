@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.kit("VER-CLIENT-001")
-async def test_every_call_to_the_agent_says_its_version(caller: Caller, site: Site) -> None:
+async def test_every_call_to_the_agent_names_its_version(caller: Caller, site: Site) -> None:
     message = write("tck-input-required")
     task = await caller.make_task(message)
     await caller.make_task(write("tck-complete-task", taskId=task["id"]))
@@ -23,7 +23,7 @@ async def test_every_call_to_the_agent_says_its_version(caller: Caller, site: Si
 
 @pytest.mark.kit("VER-CLIENT-002")
 @pytest.mark.parametrize("version", ["1.0.0", "1.0.7"])
-async def test_patch_of_a_version_changes_nothing(caller: Caller, version: str) -> None:
+async def test_patch_version_makes_no_difference(caller: Caller, version: str) -> None:
     params = make_params(write("tck-complete-task"))
     assert "task" in (await caller.call("SendMessage", params, A2A_Version=version)).said
 

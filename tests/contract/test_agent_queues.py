@@ -100,7 +100,7 @@ async def test_higher_priority_goes_first_among_the_tasks_of_one_caller(store: S
     assert [one for one in taken if one.startswith("ada")] == [
         "ada_2", "ada_5", "ada_3", "ada_4", "ada_0", "ada_1"
     ]  # fmt: skip
-    assert [one[:3] for one in taken] == ["ada", "bob"] * 6, "it buys no turn of anybody else"
+    assert [one[:3] for one in taken] == ["ada", "bob"] * 6, "it takes no turn of another caller"
 
 
 async def test_task_of_another_priority_moves_and_keeps_its_time(store: Store) -> None:

@@ -247,12 +247,12 @@ async def test_of_two_concurrent_appends_to_an_archived_session_one_wins(
     story = await begin(store, 2)
     await leave(store, story)
     settings = StoreSettings(server.url, tmp_path / "blobs")
-    async with await Store.open(settings) as beside:
+    async with await Store.open(settings) as other:
         stamps = dict(story.stamps)
         first = story.tell("one")
         story.stamps = stamps
         second = story.tell("two")
-        results = await asyncio.gather(store.log.append(first), beside.log.append(second))
+        results = await asyncio.gather(store.log.append(first), other.log.append(second))
     assert sorted(type(one).__name__ for one in results) == ["Appended", "Conflict"]
     _, page = await store.log.read_resume(story.at.stream, 0)
     assert [entry.sequence for entry in page] == [1, 2, 3, 4, 5, 6]
@@ -670,7 +670,7 @@ async def test_sessions_of_several_shards_share_one_object(
     left = await store.archiver.archive_together(parts)
     assert left.stay == [busy.at.session]
     [path] = (path for path in (tmp_path / "blobs" / "archive").rglob("*") if path.is_file())
-    assert path.parts[-3] == "03", "it stands in the shard of its first frame"
+    assert path.parts[-3] == "03", "it is stored in the shard of its first frame"
     for shard in (Shard(3), Shard(17), Shard(63)):
         [segment] = await store.archive.list_segments(shard)
         assert (segment.number, segment.name.home, segment.name.sha256) == (1, Shard(3), path.name)

@@ -66,7 +66,7 @@ async def test_unbatched_call_is_sent_as_soon_as_a_connection_is_free(
         last = batcher.call(PING, no_linger=True)
         assert exchanges == {1: 1}
         await last
-        assert begun == [{1: 2}], "the second one had begun when the first was told"
+        assert begun == [{1: 2}], "the second one had begun when the first was answered"
         later = batcher.call(PING)
         assert exchanges == {1: 2}, "who waits for others does so again"
         await later
@@ -119,7 +119,7 @@ async def test_call_with_a_linger_budget_waits_for_others(engine_server: Server)
         calls = [asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S)) for _ in range(5)]
         row = asyncio.ensure_future(batcher.send_unacknowledged(PING, LONG_S))
         await turn()
-        assert not exchanges, "what is posted beside them is no company"
+        assert not exchanges, "unacknowledged calls do not end lingering"
         calls.append(asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S)))
         await asyncio.wait_for(asyncio.gather(*calls), WITHIN_S)
         assert await row
@@ -163,7 +163,7 @@ async def test_fruitless_lingering_stops_until_calls_meet(engine_server: Server)
             await asyncio.wait_for(batcher.call(PING, linger_s=0.002), WITHIN_S)
         assert exchanges == {1: 3}
         await asyncio.wait_for(batcher.call(PING, linger_s=LONG_S), WITHIN_S)
-        assert exchanges == {1: 4}, "nobody came three times"
+        assert exchanges == {1: 4}, "no call was sent three times"
         await asyncio.gather(batcher.call(PING), batcher.call(PING, linger_s=LONG_S))
         assert exchanges == {1: 4, 2: 1}
         patient = asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S))

@@ -41,13 +41,13 @@ async def test_pushes_beyond_the_limit_wait_for_one_pending_bundle(store: Store)
     assert await find_row(store, shard, owner) is None, "nothing is owed yet"
     at = await store.bundles.defer(owner, push(3), 2, LATE)
     later = await store.bundles.defer(owner, push(4), 2, LATE)
-    assert at == later, "all that comes until then is told of together"
+    assert at == later, "later pushes join the same bundle"
     row = await find_row(store, shard, owner)
     assert row is not None
     assert int(row.token) == at
     assert await store.bundles.list_held(owner) == [push(3), push(4)]
     _, other = make_owner()
-    assert await store.bundles.defer(other, push(5), 2, LATE) is None, "another person hears it"
+    assert await store.bundles.defer(other, push(5), 2, LATE) is None, "another person gets it"
 
 
 async def test_repeated_push_of_an_approval_is_counted_once_with_the_same_result(

@@ -59,7 +59,7 @@ async def test_concurrent_hellos_are_announced_and_written_separately(store: Sto
         assert await store.channels.read_generation(channel) == generation
         assert await store.channels.read_record(channel) == channel.encode()
     news = [ConnectionOpened(channel, one) for channel, one in zip(channels, answers, strict=True)]
-    await wait_until(lambda: len(received) == len(news), 10, "all are heard of")
+    await wait_until(lambda: len(received) == len(news), 10, "all are announced")
     assert received == news
 
 

@@ -167,9 +167,7 @@ async def test_row_of_an_owner_is_written_after_a_slot_move(
         move_slot(cluster, shard, target)
         try:
             row = IndexRow(owner, "echo", "task_a", 200)
-            assert not await store.projections.post_index(row, 0.0), (
-                "nobody has looked for its node yet"
-            )
+            assert not await store.projections.post_index(row, 0.0), "its node is not resolved yet"
             await store.projections.index_now(row)
             found = await store.projections.read_index(owner, "echo", None, 10)
             assert found == [("task_a", 200)]

@@ -71,7 +71,7 @@ async def crash(engine: EmbeddedEngine) -> None:
     await wait_until(lambda: engine.restarts == before + 1, 20, "the engine is back")
 
 
-async def go_on(acknowledged: set[int]) -> None:
+async def await_progress(acknowledged: set[int]) -> None:
     """Waits until some more writes were acknowledged."""
     before = len(acknowledged)
     await wait_until(lambda: len(acknowledged) > before + 200, 20, "writes go on")
@@ -255,9 +255,9 @@ async def test_writes_are_served_again_after_the_engine_crashed(
 
         workers = [asyncio.create_task(work()) for _ in range(8)]
         for _ in range(3):
-            await go_on(acknowledged)
+            await await_progress(acknowledged)
             await crash(engine)
-        await go_on(acknowledged)
+        await await_progress(acknowledged)
         enough.set()
         await asyncio.gather(*workers)
         assert acknowledged <= await stored_numbers(store, at.stream)

@@ -41,7 +41,7 @@ HOME = Shard(9)
 NOW_MS = AT_MS + 1_000
 
 
-async def tell(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Story:
+async def append_story(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Story:
     """An ended session of an owner, with a list row and content."""
     story = await begin(store, 2, Story(make_place(home), owner=owner))
     digest = await store.blobs.put(story.at.shard, f"content of {story.at.task}".encode())
@@ -71,8 +71,8 @@ async def forget(store: Store, owner: str = ADA) -> Tombstone:
 async def test_data_of_an_owner_is_erased_and_data_of_others_stays(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    mine = [await tell(store, ADA, home) for home in (HOME, HOME, Shard(12))]
-    others = [await tell(store, BOB, home) for home in (HOME, HOME)]
+    mine = [await append_story(store, ADA, home) for home in (HOME, HOME, Shard(12))]
+    others = [await append_story(store, BOB, home) for home in (HOME, HOME)]
     await leave(store, mine[0], others[0])
     kept = [await read_all(store, story) for story in others]
     plan = await store.forgetting.plan(ADA, NOW_MS)
@@ -99,8 +99,8 @@ async def test_only_the_owners_frames_are_erased_from_a_shared_object(
     store: Store, server: Server
 ) -> None:
     homes = (HOME, Shard(12), Shard(47))
-    mine = [await tell(store, ADA, home) for home in homes]
-    others = [await tell(store, BOB, home) for home in homes]
+    mine = [await append_story(store, ADA, home) for home in homes]
+    others = [await append_story(store, BOB, home) for home in homes]
     kept = [await read_all(store, story) for story in others]
     parts = {
         home: [one.at.session for one in (*mine, *others) if one.at.shard == home] for home in homes
@@ -157,12 +157,12 @@ async def is_whole(store: Store, mine: list[Story], server: Server, folder: Path
 async def test_erasure_killed_at_any_step_is_completed_by_the_next(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = await tell(store, BOB)
+    other = await append_story(store, BOB)
     kept = await read_all(store, other)
     steps = 0
     while True:
         steps += 1
-        mine = [await tell(store) for _ in range(2)]
+        mine = [await append_story(store) for _ in range(2)]
         await leave(store, mine[0])
         with monkeypatch.context() as patch:
             kill_at(store, patch, steps)
@@ -186,7 +186,7 @@ async def test_nothing_is_readable_once_the_tombstone_is_written(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed right after the tombstone: the rows lead to frames whose key still exists but is no longer used."""
-    story = await tell(store)
+    story = await append_story(store)
     await leave(store, story)
     await store.owner_keys.tag(ADA)
     with monkeypatch.context() as patch:
@@ -209,7 +209,7 @@ async def test_nothing_is_readable_once_the_tombstone_is_written(
 async def test_restored_backup_is_erased_again(
     store: Store, server: Server, tmp_path: Path, *, is_archived: bool
 ) -> None:
-    mine, other = [await tell(store) for _ in range(2)], await tell(store, BOB)
+    mine, other = [await append_story(store) for _ in range(2)], await append_story(store, BOB)
     kept = await read_all(store, other)
     await store.owner_keys.tag(ADA)
     if is_archived:
@@ -259,7 +259,7 @@ async def test_open_or_held_sessions_are_not_erased_and_are_named(store: Store) 
 async def test_hold_before_the_tombstone_counts_and_a_later_one_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     obtain = OwnerKeys.obtain
 
     async def hold_first(owner_keys: OwnerKeys, owner: str) -> OwnerKey:
@@ -284,8 +284,8 @@ async def test_hold_before_the_tombstone_counts_and_a_later_one_is_refused(
 
 
 async def test_concurrent_and_later_sessions_stay(store: Store) -> None:
-    story = await tell(store)
-    later = await tell(store)
+    story = await append_story(store)
+    later = await append_story(store)
     head = keys.head(later.at.stream)
     await store.nodes.update(HOME, pack("HSET", head, "at", "2026-01-02T03:05:00.000Z"))
     await forget(store)
@@ -299,7 +299,7 @@ async def test_session_being_archived_is_erased_with_the_rest(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its key was read before the tombstone was written, and it leaves the engine after that."""
-    story = await tell(store)
+    story = await append_story(store)
     put = store.archiver.segments.put_pieces
 
     async def begin_meanwhile(shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
@@ -357,7 +357,7 @@ async def test_data_outside_sessions_is_erased_with_them(store: Store, server: S
 
 async def test_inbox_is_trimmed_up_to_the_erased_events(store: Store) -> None:
     """A reader that lags gets a gap; later events, and requests of others, stay."""
-    mine, other = await tell(store), await tell(store, BOB)
+    mine, other = await append_story(store), await append_story(store, BOB)
     action = mine.refs[3].id
 
     def copy(story: Story, name: str, closed: str | None = None) -> InboxRow:
@@ -390,7 +390,7 @@ async def test_inbox_is_trimmed_up_to_the_erased_events(store: Store) -> None:
 
 @pytest.mark.requirement("FGT-2")
 async def test_tombstone_does_not_reveal_its_owner(store: Store, server: Server) -> None:
-    await tell(store)
+    await append_story(store)
     done = await forget(store)
     shard = shard_of(ADA)
     rows = await store.nodes.query(shard, pack("HGETALL", keys.tombstones(shard)), as_hash)
@@ -404,7 +404,7 @@ async def test_tombstone_does_not_reveal_its_owner(store: Store, server: Server)
 async def test_unavailable_storage_stops_erasure_before_any_removal(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
 
     async def refuse(*_piece: object) -> str:
         reason = "disk full"
@@ -423,7 +423,7 @@ async def test_unavailable_storage_stops_erasure_before_any_removal(
 async def test_damage_stops_erasure_before_any_removal(
     store: Store, tmp_path: Path, damage: str
 ) -> None:
-    story, other = await tell(store), await tell(store)
+    story, other = await append_story(store), await append_story(store)
     if damage == "entry":
         entries = keys.entries(story.at.stream)
         await store.nodes.update(HOME, pack("XADD", entries, "99-0", "d", "rubbish"))
@@ -446,7 +446,7 @@ async def test_damage_stops_erasure_before_any_removal(
 async def test_session_that_changes_between_check_and_removal_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     read, changed = SessionFinder.read, list[str]()
 
     async def change_behind(finder: SessionFinder, shard: Shard, session: str) -> object:
@@ -470,7 +470,7 @@ async def test_session_that_changes_between_check_and_removal_stays(
 
 
 async def test_log_is_rewritten_after_the_key_and_before_the_end(store: Store) -> None:
-    await tell(store)
+    await append_story(store)
     key = (await store.owner_keys.obtain(ADA)).name
     seen = list[str]()
 

@@ -48,7 +48,7 @@ def listen(server: Server, channel: str) -> Generator[Callable[[], object]]:
 
         def receive() -> object:
             reported = cast("dict[str, object] | None", received.get_sharded_message(timeout=5))
-            assert reported is not None, "nothing was heard"
+            assert reported is not None, "nothing was received"
             return reported["data"]
 
         received.ssubscribe(channel)
@@ -189,7 +189,7 @@ async def test_loss_is_announced_to_all_though_one_callback_raises(
     await store.hints.subscribe(at.stream, received.hints.append)
     for url in server.nodes:
         ask(url, "CLIENT", "KILL", "TYPE", "pubsub")
-    await wait_until(lambda: reported, 15, "the other one is told")
+    await wait_until(lambda: reported, 15, "the other callback is called")
     await store.log.append(batch_of(at, event()))
     await received.next()
 
@@ -212,7 +212,7 @@ async def test_reader_that_failed_is_restarted(
     monkeypatch.setattr(RedisHints, "_take", fail)
     first = batch_of(at, event())
     await store.log.append(first)
-    await wait_until(lambda: losses, 15, "whoever asked hears that hints may be lost")
+    await wait_until(lambda: losses, 15, "the callback learns that hints may be lost")
     await store.log.append(batch_of(at, event(), expected=Stamp(1, first.op)))
     assert (await received.next())[0].startswith(b"e 2-2.")
     other, late = make_place(at.shard), HintCollector()
@@ -241,7 +241,7 @@ async def test_subscription_whose_caller_was_cancelled_leaves_nothing_at_the_ser
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         if asked.cancelled():
-            await wait_until(lambda: count() == 0, 15, "nobody is subscribed")
+            await wait_until(lambda: count() == 0, 15, "no subscription is left")
         else:
             await store.hints.unsubscribe(at.stream)
     losses = list[int]()

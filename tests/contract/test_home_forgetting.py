@@ -264,7 +264,7 @@ async def test_connected_device_is_notified_and_its_pending_link_end_is_not_writ
     generation = await mine.connect(store)
     await store.channels.listen(ADA.key, reported.append)
     await forget(store)
-    await wait_until(lambda: OwnerForgotten() in reported, 5, "it is told")
+    await wait_until(lambda: OwnerForgotten() in reported, 5, "it is notified")
     await store.links.add_pending(mine.channel, generation, "disconnected", b"{}")
     assert mine.find(server) == []
 

@@ -16,7 +16,7 @@ from passerelle.store.archive.memory_terms import MemoryTerms
 from passerelle.store.archive.session_agents import SessionAgents
 from tests.contract.test_archive import AT_MS, leave, list_keys
 from tests.contract.test_forgetting import HOME
-from tests.contract.test_retention_sweep import DAY_MS, EndedStory, tell
+from tests.contract.test_retention_sweep import DAY_MS, EndedStory, append_story
 from tests.support.batches import make_place
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ async def test_each_agent_has_its_own_time_and_the_longest_counts(
     store: Store, server: Server
 ) -> None:
     stories = {
-        agent: await tell(store, agent=agent) for agent in ("hourly", "echo", "weekly", "bank")
+        agent: await append_story(store, agent=agent)
+        for agent in ("hourly", "echo", "weekly", "bank")
     }
-    stories["both"] = both = await tell(store, agent="hourly")
+    stories["both"] = both = await append_story(store, agent="hourly")
     await begin_task(store, both.at.session, "weekly", both)
     for days, gone in (
         (0.04, set[str]()),
@@ -83,7 +84,7 @@ async def test_agents_are_read_once_after_each_end(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents, read = SessionAgents(store.nodes, most=2), Counter[str]()
-    stories = [await tell(store, agent="weekly") for _ in range(2)]
+    stories = [await append_story(store, agent="weekly") for _ in range(2)]
     names = [story.at.session for story in stories]
     query = store.nodes.query_in_background
 
@@ -106,7 +107,7 @@ async def test_agents_are_read_once_after_each_end(
     store.ended_sessions.forget(names)
     await find()
     assert read == {names[0]: 2, names[1]: 1}
-    third = await tell(store, agent="bank")
+    third = await append_story(store, agent="bank")
     for _ in range(2):
         assert len(await find()) == 3
     assert agents.known == 2, "what it remembers is bounded, and all are found"

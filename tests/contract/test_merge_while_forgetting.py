@@ -42,7 +42,7 @@ COUNT = 3
 
 
 @dataclass
-class Told:
+class MergeCase:
     """``COUNT`` segments of three sessions: one to be erased, of either shard, and two of others that stay."""
 
     mine: list[Story] = field(default_factory=list[Story])
@@ -57,8 +57,8 @@ async def merge(store: Store, days: float = 0) -> MergedSegments:
     return await replace(store.segment_merge, few=COUNT).merge(HOME, read_ms(store, days))
 
 
-async def tell(store: Store) -> Told:
-    reported = Told()
+async def archive_segments(store: Store) -> MergeCase:
+    reported = MergeCase()
     for number in range(COUNT):
         mine = Story(make_place((HOME, OTHER)[number % 2]), owner=ADA)
         stay = [Story(make_place(shard), owner=BOB) for shard in (HOME, OTHER)]
@@ -81,7 +81,7 @@ async def tell(store: Store) -> Told:
 
 
 async def check(
-    store: Store, server: Server, folder: Path, reported: Told, gone: list[Story]
+    store: Store, server: Server, folder: Path, reported: MergeCase, gone: list[Story]
 ) -> None:
     """No object contains a byte of erased data, no reader sees it, and everything else is read as before."""
     assert is_gone(server, folder, *gone)
@@ -140,7 +140,7 @@ async def test_data_erased_at_any_step_of_a_merge_does_not_return(
     async with await Store.open(settings) as other:
         while True:
             step += 1
-            reported = await tell(store)
+            reported = await archive_segments(store)
             with monkeypatch.context() as patch:
                 gone = reported.mine[:2]
                 act = partial(forget, other, *gone)
@@ -159,7 +159,7 @@ async def test_segments_merged_at_any_step_of_an_erasure_are_erased_too(
     async with await Store.open(settings) as other:
         while True:
             step += 1
-            reported = await tell(store)
+            reported = await archive_segments(store)
             with monkeypatch.context() as patch:
                 count = do_at(store, patch, step, lambda: merge(other))
                 assert (await forget(store, *reported.mine[:2])).count == 2
@@ -175,7 +175,7 @@ async def test_merge_killed_at_any_step_before_an_erasure_continues_without_the_
     step = 0
     while True:
         step += 1
-        reported = await tell(store)
+        reported = await archive_segments(store)
         with monkeypatch.context() as patch:
             kill_merge_at(store, patch, step, is_done=True)
             try:
@@ -196,7 +196,7 @@ async def test_erasure_killed_at_any_step_before_a_merge_completes_in_every_obje
     settings, step = StoreSettings(server.url, tmp_path / "blobs"), 0
     while True:
         step += 1
-        reported = await tell(store)
+        reported = await archive_segments(store)
         with monkeypatch.context() as patch:
             kill_forgetting_at(store, patch, step, is_done=True)
             try:
@@ -217,7 +217,7 @@ async def test_erasure_killed_at_any_step_before_a_merge_completes_in_every_obje
 async def test_data_of_merged_segments_is_erased_in_the_old_objects_too(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    reported = await tell(store)
+    reported = await archive_segments(store)
     assert (await merge(store)).made == 1
     assert len(list_objects(tmp_path)) == COUNT + 1
     assert (await forget(store, *reported.mine[:2])).count == 2
@@ -228,7 +228,7 @@ async def test_data_of_merged_segments_is_erased_in_the_old_objects_too(
 async def test_nothing_is_deleted_during_an_erasure(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reported = await tell(store)
+    reported = await archive_segments(store)
     with monkeypatch.context() as patch:
         kill_forgetting_at(store, patch, 5, is_done=True)
         with pytest.raises(ForgettingKilled):
@@ -247,7 +247,7 @@ async def test_archive_walk_during_a_merge_visits_each_session_once(
     store: Store, server: Server, tmp_path: Path, looks: int
 ) -> None:
     """Counting, and erasing in parts of two; merged after ``looks`` scans."""
-    reported = await tell(store)
+    reported = await archive_segments(store)
     choice = SessionChoice(NOW_MS)
     every = {story.at.session for story in (*reported.mine, *reported.stay)}
     walk, found, number = await store.session_forgetting.begin(choice), list[str](), 0
@@ -257,7 +257,7 @@ async def test_archive_walk_during_a_merge_visits_each_session_once(
         number += 1
         found += [one.session for one in (await walk.look(2)).chosen]
     assert sorted(found) == sorted(every)
-    reported = await tell(store)
+    reported = await archive_segments(store)
     walk, count, number = await store.session_forgetting.begin(choice), 0, 0
     while not walk.is_over:
         if number == looks:
@@ -279,7 +279,7 @@ async def test_owner_is_erased_while_its_segments_are_merged(
     async with await Store.open(settings) as other:
         while True:
             step += 3
-            reported = await tell(store)
+            reported = await archive_segments(store)
             with monkeypatch.context() as patch:
                 count = do_at(store, patch, step, lambda: merge(other))
                 await store.forgetting.forget(ADA, "operator", NOW_MS)
@@ -296,7 +296,7 @@ async def test_random_archive_operations_erase_or_keep_each_session_whole(
     store: Store, server: Server, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  a plan that can be played again
-    reported, days = await tell(store), 0.0
+    reported, days = await archive_segments(store), 0.0
     left = [*reported.mine]
     for _ in range(40):
         match chance.randrange(5):
@@ -325,7 +325,7 @@ async def test_random_archive_operations_erase_or_keep_each_session_whole(
     check_sealed(tmp_path, reported, left)
 
 
-def check_sealed(folder: Path, reported: Told, left: list[Story]) -> None:
+def check_sealed(folder: Path, reported: MergeCase, left: list[Story]) -> None:
     """No object has a frame that is not in ``left``."""
     names = {story.at.session for story in left}
     files = list_files(folder)

@@ -209,7 +209,7 @@ async def test_page_of_an_inbox_is_complete_when_an_approval_closes_during_the_r
 
     monkeypatch.setattr(store.nodes, "query_all", close_one_meanwhile)
     page = await store.projections.list_inbox(owner, 3, (1_003, "act_6"))
-    assert len(reads) > 1, "the question that goes stands on the first of two reads"
+    assert len(reads) > 1, "the closing approval is on the first of two reads"
     assert [name for name, _ in page] == ["act_5", "act_4", "act_3"]
 
 

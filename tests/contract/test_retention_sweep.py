@@ -52,7 +52,7 @@ def make_sweep(
     )
 
 
-async def tell(
+async def append_story(
     store: Store, status: str = "completed", agent: str = "echo", owner: str = ADA
 ) -> Story:
     return await begin(
@@ -60,14 +60,16 @@ async def tell(
     )
 
 
-async def is_there(store: Store, *stories: Story) -> list[bool]:
+async def exist(store: Store, *stories: Story) -> list[bool]:
     return [await store.log.read_head(story.at.stream) is not None for story in stories]
 
 
 @pytest.mark.requirement("FGT-4")
 async def test_sessions_are_erased_at_their_time_by_outcome_and_agent(store: Store) -> None:
-    done, failed, lost = [await tell(store, status) for status in ("completed", "failed", "lost")]
-    bank = await tell(store, agent="bank")
+    done, failed, lost = [
+        await append_story(store, status) for status in ("completed", "failed", "lost")
+    ]
+    bank = await append_story(store, agent="bank")
     stories = (done, failed, lost, bank)
     await leave(store, *stories[1:])
     terms = ForgetTerms(
@@ -83,7 +85,7 @@ async def test_sessions_are_erased_at_their_time_by_outcome_and_agent(store: Sto
         (999, [False, False, True, False]),
     ):
         await make_sweep(store, terms, days, counted).sweep()
-        assert await is_there(store, *stories) == left, days
+        assert await exist(store, *stories) == left, days
     assert counted == {"forgotten": 3}
 
 
@@ -93,13 +95,13 @@ async def test_erasure_is_logged_with_its_tombstones_and_done_in_parts(
     from passerelle.delegation.duties import retention_sweep
 
     monkeypatch.setattr(retention_sweep, "_AT_ONCE", 2)
-    stories = [await tell(store) for _ in range(5)]
+    stories = [await append_story(store) for _ in range(5)]
     await leave(store, *stories[:3])
     counted = Counter[str]()
     sweep = make_sweep(store, ForgetTerms({"completed": DAY_MS}), 2, counted)
     with capture_logs() as logs:
         assert await sweep.sweep() == 5
-    assert await is_there(store, *stories) == [False] * 5
+    assert await exist(store, *stories) == [False] * 5
     said = [one for one in logs if one["event"] == "retention.forgotten"]
     assert [one["sessions"] for one in said] == [2, 2, 1]
     assert counted == {"forgotten": 5}
@@ -109,13 +111,13 @@ async def test_erasure_is_logged_with_its_tombstones_and_done_in_parts(
 
 
 async def test_other_shards_held_owners_and_missing_terms_are_skipped(store: Store) -> None:
-    mine, other = await tell(store), await tell(store, owner=BOB)
+    mine, other = await append_story(store), await append_story(store, owner=BOB)
     terms, counted = ForgetTerms({"completed": DAY_MS}), Counter[str]()
     assert await make_sweep(store, terms, 2, counted, Shard(10)).sweep() == 0
     assert await make_sweep(store, ForgetTerms(), 999, counted).sweep() == 0
     assert await store.tombstones.hold(ADA, LegalHold(AT_MS, "carl", "case 12"))
     assert await make_sweep(store, terms, 2, counted).sweep() == 1
-    assert await is_there(store, mine, other) == [True, False]
+    assert await exist(store, mine, other) == [True, False]
     await store.tombstones.release(ADA)
     assert await make_sweep(store, terms, 2, counted).sweep() == 1
-    assert await is_there(store, mine) == [False]
+    assert await exist(store, mine) == [False]

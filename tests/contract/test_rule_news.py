@@ -28,7 +28,7 @@ async def test_rule_changes_are_received_for_their_home_only_and_not_stored(
     await store.rule_news.publish(mine.session)
     await wait_until(lambda: "mine" in received, 15, "the news")
     await store.rule_news.publish(other.session)
-    await wait_until(lambda: "other" in received, 15, "the news beside the other home")
+    await wait_until(lambda: "other" in received, 15, "the change of the other home")
     assert received == ["mine", "other"]
     channel = keys.rule_hints(mine.shard, mine.session)
     assert [ask(url, "KEYS", f"*{channel[4:]}*") for url in server.nodes] == [

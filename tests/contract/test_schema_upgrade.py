@@ -29,7 +29,7 @@ def find_head(story: Story) -> str:
     return keys.head(StreamRef(StreamKind.SESSION, story.at.session))
 
 
-async def tell(store: Store) -> list[Story]:
+async def append_stories(store: Store) -> list[Story]:
     """Sessions whose heads are those of schema 1."""
     stories = [await begin(store, 2, Story(make_place(home))) for home in SHARDS for _ in range(2)]
     for story in stories:
@@ -45,7 +45,7 @@ async def read_time(store: Store, story: Story) -> bytes | None:
 async def test_sessions_without_a_time_get_that_of_their_last_event_and_can_leave(
     store: Store,
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     assert await complete_heads(store.nodes, 2) == 0
     assert await read_time(store, stories[0]) is None
     assert await complete_heads(store.nodes, 1) == len(stories)
@@ -69,7 +69,7 @@ async def test_sessions_without_a_time_get_that_of_their_last_event_and_can_leav
 async def test_killed_upgrade_is_completed_by_the_next(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     run, ran = store.nodes.run, 0
 
     async def die(*given: object) -> object:
@@ -91,7 +91,7 @@ async def test_killed_upgrade_is_completed_by_the_next(
 async def test_sessions_that_change_or_leave_during_the_upgrade_are_skipped(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone_on, gone = (await tell(store))[:2]
+    gone_on, gone = (await append_stories(store))[:2]
     run, stream = store.nodes.run, gone.at.stream
 
     async def race(script: object, shard: Shard, names: list[str], *given: object) -> object:
@@ -111,7 +111,7 @@ async def test_sessions_that_change_or_leave_during_the_upgrade_are_skipped(
 
 
 async def test_a_damaged_entry_gives_no_time(store: Store) -> None:
-    story = (await tell(store))[0]
+    story = (await append_stories(store))[0]
     home, entries = story.at.shard, keys.entries(story.at.stream)
     await store.nodes.update(home, pack("XADD", entries, "99-0", "p", "x", "d", "rubbish"))
     assert await complete_heads(store.nodes, 1) == 5

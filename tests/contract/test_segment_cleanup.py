@@ -45,7 +45,7 @@ def list_objects(folder: Path) -> list[Path]:
     return [path for path in (folder / "blobs" / "archive").rglob("*") if path.is_file()]
 
 
-async def tell(store: Store, count: int) -> list[Story]:
+async def append_stories(store: Store, count: int) -> list[Story]:
     """Sessions of one shard."""
     return [await begin(store, 2, Story(make_place(HOME))) for _ in range(count)]
 
@@ -62,7 +62,7 @@ async def count_named(store: Store) -> tuple[int, int]:
 async def test_segment_is_deleted_a_week_after_its_last_session_was_revived(
     store: Store, tmp_path: Path
 ) -> None:
-    back, stays = await tell(store, 2), await tell(store, 1)
+    back, stays = await append_stories(store, 2), await append_stories(store, 1)
     before = [await read_all(store, story) for story in (*back, *stays)]
     await leave(store, *back)
     await leave(store, *stays)
@@ -87,7 +87,7 @@ async def test_segment_is_deleted_a_week_after_its_last_session_was_revived(
 async def test_segment_of_a_killed_process_is_deleted_and_its_sessions_stay(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
 ) -> None:
-    stories = await tell(store, 3)
+    stories = await append_stories(store, 3)
     before = [await read_all(store, story) for story in stories]
     put = (store.archiver.segments, "put_pieces")
     owner, name = put if step == "put" else (store.nodes, "run")
@@ -195,7 +195,7 @@ async def test_object_referenced_by_one_of_two_shards_stays(
 async def test_object_stays_while_a_shard_is_unavailable(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [story] = await tell(store, 1)
+    [story] = await append_stories(store, 1)
     await leave(store, story)
     await store.log.restore(HOME, story.at.task)
     await clean(store)
@@ -216,7 +216,7 @@ async def test_object_stays_while_a_shard_is_unavailable(
 
 async def test_archiving_frees_memory_when_it_is_full(store: Store, server: Server) -> None:
     """Noting, committing and cleaning up stay possible: without them memory would stay full."""
-    back, gone = await tell(store, 1), await tell(store, 1)
+    back, gone = await append_stories(store, 1), await append_stories(store, 1)
     await leave(store, *back)
     await store.log.restore(HOME, back[0].at.task)
     for url in server.nodes:
@@ -231,7 +231,7 @@ async def test_archiving_frees_memory_when_it_is_full(store: Store, server: Serv
 
 
 async def test_note_of_a_referenced_segment_is_removed(store: Store) -> None:
-    stories = await tell(store, 2)
+    stories = await append_stories(store, 2)
     before = [await read_all(store, story) for story in stories]
     await leave(store, *stories)
     [segment] = await store.archive.list_segments(HOME)
@@ -243,7 +243,7 @@ async def test_note_of_a_referenced_segment_is_removed(store: Store) -> None:
 
 
 async def test_damaged_row_prevents_deletion(store: Store, tmp_path: Path) -> None:
-    [story] = await tell(store, 1)
+    [story] = await append_stories(store, 1)
     await leave(store, story)
     await store.log.restore(HOME, story.at.task)
     await clean(store)
@@ -256,7 +256,7 @@ async def test_damaged_row_prevents_deletion(store: Store, tmp_path: Path) -> No
 
 async def test_foreign_files_are_not_touched(store: Store) -> None:
     digest = await store.archiver.segments.put(HOME, b"of another store in the same place")
-    await leave(store, *await tell(store, 1))
+    await leave(store, *await append_stories(store, 1))
     await clean(store, 30)
     assert await store.archiver.segments.get(HOME, digest) is not None
 
@@ -264,7 +264,7 @@ async def test_foreign_files_are_not_touched(store: Store) -> None:
 async def test_unavailable_storage_is_retried(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [story] = await tell(store, 1)
+    [story] = await append_stories(store, 1)
     await leave(store, story)
     await store.log.restore(HOME, story.at.task)
     await clean(store)

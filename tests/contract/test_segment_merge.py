@@ -59,7 +59,7 @@ async def leave_together(store: Store, *stories: Story) -> None:
     assert (await store.archiver.archive_together(parts)).stay == []
 
 
-async def tell(store: Store, count: int = COUNT) -> list[Story]:
+async def append_stories(store: Store, count: int = COUNT) -> list[Story]:
     """Segments of two sessions each, one of them of another shard; all belong to one shard."""
     stories = list[Story]()
     for _ in range(count):
@@ -100,7 +100,7 @@ async def is_live(store: Store, story: Story) -> bool:
 async def test_segments_are_merged_per_shard_and_the_old_ones_deleted_a_week_later(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     reported = await read_each(store, stories)
     done = await merge(store)
     assert (done.made, done.merged, done.damaged) == (1, COUNT, [])
@@ -125,7 +125,7 @@ async def test_segments_are_merged_per_shard_and_the_old_ones_deleted_a_week_lat
 async def test_reader_unaware_of_a_merge_continues_when_the_old_objects_are_deleted(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     reported = await read_each(store, stories)
     async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as other:
         assert await read_each(other, stories[:2]) == reported[:2]
@@ -139,9 +139,9 @@ async def test_reader_unaware_of_a_merge_continues_when_the_old_objects_are_dele
 async def test_merged_segment_is_merged_again_and_deleted_with_its_last_session(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     await merge(store)
-    stories += await tell(store)
+    stories += await append_stories(store)
     assert (await merge(store)).merged == COUNT + 1
     reported = await read_each(store, stories)
     for days in (8, 16, 24):
@@ -164,7 +164,7 @@ async def test_merged_segment_is_merged_again_and_deleted_with_its_last_session(
 async def test_a_merge_touches_no_row_and_asks_each_shard_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await tell(store)
+    await append_stories(store)
     asked, run = list[bytes](), list[tuple[str, int]]()
     query = store.nodes.query_in_background
     call = cast("Callable[..., Awaitable[object]]", store.nodes.run)
@@ -220,7 +220,7 @@ def kill_at(store: Store, patch: pytest.MonkeyPatch, step: int, *, is_done: bool
 async def test_merge_killed_at_any_step_is_completed_by_the_next(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     reported = await read_each(store, stories)
     for step in range(1, 20):
         fresh = {one for one in await list_names(store) if one.bytes < MOST_OF_TWO}
@@ -240,7 +240,7 @@ async def test_merge_killed_at_any_step_is_completed_by_the_next(
         await check(store, server, tmp_path, stories, reported)
         [meta] = await store.nodes.query_all(HOME, pack("HEXISTS", keys.meta(HOME), "merge"))
         assert as_int(meta) == 0
-        stories += await tell(store)
+        stories += await append_stories(store)
         reported = await read_each(store, stories)
     else:
         pytest.fail("a merge has more steps than this test knows")
@@ -256,7 +256,7 @@ async def test_merge_killed_at_any_step_is_completed_by_the_next(
 async def test_old_unfinished_merge_is_abandoned(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     reported = await read_each(store, stories)
     with monkeypatch.context() as patch:
         kill_at(store, patch, 2, is_done=True)
@@ -275,7 +275,7 @@ async def test_old_unfinished_merge_is_abandoned(
 async def test_damaged_segment_is_reported_and_skipped_and_the_others_are_merged(
     store: Store, server: Server, tmp_path: Path, fault: str
 ) -> None:
-    stories = await tell(store, COUNT + 1)
+    stories = await append_stories(store, COUNT + 1)
     reported = await read_each(store, stories)
     names = await list_names(store)
     [path] = [one for one in list_objects(tmp_path) if one.name == names[0].sha256]
@@ -303,7 +303,7 @@ async def test_damaged_segment_is_reported_and_skipped_and_the_others_are_merged
 async def test_failed_or_corrupt_write_leaves_everything_unchanged(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    stories = await tell(store)
+    stories = await append_stories(store)
     reported = await read_each(store, stories)
     before = await list_names(store), await list_names(store, OTHER)
     put = store.segment_merge.segments.put_pieces
@@ -331,7 +331,7 @@ async def test_failed_or_corrupt_write_leaves_everything_unchanged(
 async def test_late_commit_of_another_shard_keeps_its_object_after_a_merge(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories = await tell(store, COUNT - 1)
+    stories = await append_stories(store, COUNT - 1)
     pair = [await begin(store, 1, Story(make_place(shard))) for shard in (HOME, OTHER)]
     reported = await read_each(store, [*stories, *pair])
     run = cast("Callable[..., Awaitable[object]]", store.nodes.run)
@@ -394,7 +394,7 @@ async def leave_some(store: Store, stories: list[Story]) -> None:
 
 
 async def test_segment_number_without_a_segment_is_reported_as_damage(store: Store) -> None:
-    [story, _, *_] = await tell(store)
+    [story, _, *_] = await append_stories(store)
     await merge(store)
     await store.nodes.update(HOME, pack("UNLINK", keys.merged_numbers(HOME)))
     with pytest.raises(ArchiveDamaged, match=f"archive of shard {HOME.tag} has no segment"):

@@ -20,7 +20,7 @@ from passerelle.store.connection import pack
 from passerelle.store.replies import as_hash
 from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import Story, find_keys, leave, read_all
-from tests.contract.test_forgetting import ADA, BOB, HOME, NOW_MS, find_names, tell
+from tests.contract.test_forgetting import ADA, BOB, HOME, NOW_MS, append_story, find_names
 from tests.support.engine import Server, ask
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ def is_gone(server: Server, folder: Path, *stories: Story) -> bool:
 async def test_frame_is_removed_and_all_others_of_its_segment_are_read_as_before(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    mine = [await tell(store, ADA, home) for home in (HOME, OTHER)]
-    others = [await tell(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
+    mine = [await append_story(store, ADA, home) for home in (HOME, OTHER)]
+    others = [
+        await append_story(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)
+    ]
     name = await leave_together(store, *mine, *others)
     kept = [await read_all(store, story) for story in others]
     before = await store.archive.read_notes(name)
@@ -95,7 +97,7 @@ async def test_frame_is_removed_and_all_others_of_its_segment_are_read_as_before
 async def test_erased_frame_leaves_its_digest_and_the_tombstone(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     await leave(store, story)
     [segment] = await store.archive.list_segments(HOME)
     [note] = await store.archive.read_notes(segment.name)
@@ -115,7 +117,7 @@ async def test_erased_frame_leaves_its_digest_and_the_tombstone(
 async def test_frames_of_earlier_archivings_are_erased_too(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    story, other = await tell(store), await tell(store, BOB)
+    story, other = await append_story(store), await append_story(store, BOB)
     await leave(store, story, other)
     await store.log.restore(HOME, story.at.task)
     assert isinstance(await store.log.append(story.tell("again")), Appended)
@@ -133,7 +135,7 @@ async def test_frames_of_earlier_archivings_are_erased_too(
 async def test_earlier_frames_of_a_revived_session_are_erased(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    story, other = await tell(store), await tell(store, BOB)
+    story, other = await append_story(store), await append_story(store, BOB)
     await leave(store, story, other)
     await store.log.restore(HOME, story.at.task)
     assert isinstance(await store.log.append(story.tell("again")), Appended)
@@ -144,7 +146,7 @@ async def test_earlier_frames_of_a_revived_session_are_erased(
 
 
 async def test_engine_data_is_erased_as_well(store: Store, server: Server, tmp_path: Path) -> None:
-    mine, other = [await tell(store) for _ in range(3)], await tell(store)
+    mine, other = [await append_story(store) for _ in range(3)], await append_story(store)
     kept = await read_all(store, other)
     done = await forget(store, *mine)
     assert done.count == 3
@@ -155,8 +157,8 @@ async def test_engine_data_is_erased_as_well(store: Store, server: Server, tmp_p
 async def test_sessions_older_than_a_time_are_erased_and_younger_ones_stay(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    old = [await tell(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
-    young = [await tell(store, owner) for owner in (ADA, BOB)]
+    old = [await append_story(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
+    young = [await append_story(store, owner) for owner in (ADA, BOB)]
     for story in young:
         later = pack("HSET", keys.head(story.at.stream), "at", "2026-01-02T03:05:00.000Z")
         await store.nodes.update(HOME, later)
@@ -174,7 +176,7 @@ async def test_sessions_older_than_a_time_are_erased_and_younger_ones_stay(
 async def test_many_sessions_are_erased_in_parts(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = [await tell(store) for _ in range(5)]
+    mine = [await append_story(store) for _ in range(5)]
     await leave(store, *mine[:3])
     look, parts = SessionWalk.look, list[int]()
 
@@ -219,12 +221,12 @@ async def test_footer_reads_do_not_grow_with_the_number_of_parts(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice along the walk, and once at its end for content that others may reference."""
-    stories = [await tell(store) for _ in range(6)]
+    stories = [await append_story(store) for _ in range(6)]
     assert await count_reads(store, stories, monkeypatch) == (3, 9)
     assert is_gone(server, tmp_path, *stories)
     assert not any(b"content of" in content for content in list_files(tmp_path))
     await store.nodes.update(HOME, pack("UNLINK", keys.segments(HOME), keys.segment_notes(HOME)))
-    stories = [await tell(store) for _ in range(24)]
+    stories = [await append_story(store) for _ in range(24)]
     assert await count_reads(store, stories, monkeypatch) == (12, 36)
     assert is_gone(server, tmp_path, *stories)
 
@@ -243,7 +245,7 @@ async def test_open_session_stays(store: Store) -> None:
 async def test_held_session_stays_even_if_the_hold_comes_at_the_last_moment(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, is_archived: bool
 ) -> None:
-    mine, other = await tell(store), await tell(store, BOB)
+    mine, other = await append_story(store), await append_story(store, BOB)
     if is_archived:
         await leave(store, mine, other)
     hold = LegalHold(NOW_MS, "carl", "case 12")
@@ -270,7 +272,7 @@ async def test_held_session_stays_even_if_the_hold_comes_at_the_last_moment(
 async def test_session_continued_between_check_and_removal_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     read, changed = SessionFinder.read, list[str]()
 
     async def append_behind(finder: SessionFinder, shard: Shard, session: str) -> object:
@@ -328,13 +330,13 @@ async def test_erasure_killed_at_any_step_is_completed_by_the_next(
     *,
     is_done: bool,
 ) -> None:
-    others = [await tell(store, owner) for owner in (ADA, BOB)]
+    others = [await append_story(store, owner) for owner in (ADA, BOB)]
     await leave(store, others[0])
     steps, settings = 0, StoreSettings(server.url, tmp_path / "blobs")
     while True:
         steps += 1
-        mine = [await tell(store, ADA, home) for home in (HOME, HOME, OTHER)]
-        second = await tell(store, BOB)
+        mine = [await append_story(store, ADA, home) for home in (HOME, HOME, OTHER)]
+        second = await append_story(store, BOB)
         await leave(store, mine[0], second)
         others = [*others[:2], second]
         kept = [await read_all(store, story) for story in others]
@@ -375,7 +377,7 @@ def put_back(server: Server, copies: dict[str, tuple[str, bytes]]) -> None:
 async def test_restored_backup_reads_as_erased_and_is_erased_again(
     store: Store, server: Server, tmp_path: Path, *, is_archived: bool
 ) -> None:
-    mine, other = await tell(store), await tell(store)
+    mine, other = await append_story(store), await append_story(store)
     await store.owner_keys.tag(ADA)
     if is_archived:
         await leave(store, mine, other)
@@ -399,7 +401,7 @@ async def test_restored_backup_reads_as_erased_and_is_erased_again(
 async def test_new_session_with_the_same_id_is_not_erased_by_an_old_tombstone(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    mine = await tell(store)
+    mine = await append_story(store)
     await forget(store, mine)
     again = Story(mine.at, owner=ADA)
     assert isinstance(await store.log.append(again.tell("again")), Appended)
@@ -413,7 +415,7 @@ async def test_new_session_with_the_same_id_is_not_erased_by_an_old_tombstone(
 async def test_tombstone_contains_a_keyed_hash_and_the_engine_only_time_and_actor(
     store: Store, server: Server
 ) -> None:
-    story = await tell(store)
+    story = await append_story(store)
     [done] = (await forget(store, story)).tombstones
     rows = await store.nodes.query(HOME, pack("HGETALL", keys.forgotten_sessions(HOME)), as_hash)
     assert rows == {done.id: done.header.encode()}
@@ -431,7 +433,11 @@ async def test_concurrent_rewrites_of_one_object_erase_all_of_both(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slower one overwrites the newer state with an older one, and notices it."""
-    mine, yours, other = await tell(store), await tell(store), await tell(store, BOB)
+    mine, yours, other = (
+        await append_story(store),
+        await append_story(store),
+        await append_story(store, BOB),
+    )
     await leave(store, mine, yours, other)
     kept = await read_all(store, other)
     segments = store.session_forgetting.erasure.segments
@@ -455,8 +461,8 @@ async def test_concurrent_rewrites_of_one_object_erase_all_of_both(
 async def test_concurrent_erasures_leave_all_other_sessions(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
-    stories = [await tell(store) for _ in range(8)]
-    other = await tell(store, BOB)
+    stories = [await append_story(store) for _ in range(8)]
+    other = await append_story(store, BOB)
     await leave(store, *stories, other)
     kept = await read_all(store, other)
     await asyncio.gather(*(forget(store, *stories[place::3], stories[0]) for place in range(3)))
@@ -467,7 +473,7 @@ async def test_concurrent_erasures_leave_all_other_sessions(
 async def test_unavailable_storage_leaves_the_erasure_to_the_next_call(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story, other = await tell(store), await tell(store, BOB)
+    story, other = await append_story(store), await append_story(store, BOB)
     await leave(store, story, other)
     kept = await read_all(store, other)
 
@@ -490,7 +496,11 @@ async def test_unavailable_storage_leaves_the_erasure_to_the_next_call(
 async def test_corrupt_object_is_reported_and_not_rewritten(
     store: Store, server: Server, tmp_path: Path, cut: int
 ) -> None:
-    story, other, elsewhere = await tell(store), await tell(store, BOB), await tell(store)
+    story, other, elsewhere = (
+        await append_story(store),
+        await append_story(store, BOB),
+        await append_story(store),
+    )
     await leave(store, story, other)
     [segment] = await store.archive.list_segments(HOME)
     [path] = (tmp_path / "blobs" / "archive").glob(f"*/*/{segment.name.sha256}")

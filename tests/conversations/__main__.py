@@ -1,7 +1,7 @@
 """Conversations with agents of every kind, directly and through the gateway.
 
-``python -m tests.conversations [--whole]`` plays every pair of what they vary in; the whole has triples.
-``--only`` plays the cases in whose name each of the given words is, such as ``sdk_0_3 raises``.
+``python -m tests.conversations [--whole]`` plays every pair of axis values; ``--whole`` also plays triples.
+``--only`` plays the cases whose name contains each of the given words, such as ``sdk_0_3 raises``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MEASURED_AGAIN: Final = 3
 
 
 async def play(site: Site, case: Case, number: int) -> list[Difference]:
-    """One case on both sides; the differences."""
+    """Plays one case on both sides; returns the differences."""
     label = f"c{number:04d}"
     caller = site.call_directly(case)
     direct = await Player(case, caller, site.log, f"{label}-direct").play()
@@ -42,7 +42,7 @@ async def play(site: Site, case: Case, number: int) -> list[Difference]:
 async def play_again(
     site: Site, case: Case, number: int, found: list[Difference]
 ) -> list[Difference]:
-    """A case whose times alone differ is measured again with nothing beside it: other work was on the machine."""
+    """Repeats a case that differs only in times, without concurrent cases: the machine may have had other work."""
     for turn in range(_MEASURED_AGAIN):
         bad = [one for one in found if not one.row]
         if not bad or not all(one.where.startswith("time") for one in bad):
@@ -52,7 +52,7 @@ async def play_again(
 
 
 async def play_restarts(site: Site, cases: Sequence[Case]) -> dict[Case, list[Difference]]:
-    """The cases in which the gateway restarts, all around one restart."""
+    """Plays the cases in which the gateway restarts, all around one restart."""
     if not cases:
         return {}
     direct: dict[Case, Record] = {}
@@ -85,7 +85,7 @@ async def play_restarts(site: Site, cases: Sequence[Case]) -> dict[Case, list[Di
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What differs in each case, and what is read otherwise once the sessions of all of them have left memory."""
+    """The differences in each case, and the reads that change once all sessions have left memory."""
 
     differences: dict[Case, list[Difference]]
     changed: dict[str, tuple[str, str]]
@@ -111,7 +111,7 @@ async def run(cases: Sequence[Case], folder: Path) -> Findings:
 
 
 def tell(findings: Findings) -> int:
-    """Prints what differs, and the line at the end; returns the exit status."""
+    """Prints the differences and a summary line; returns the exit status."""
     found, known = findings.differences, load_known()
     bad = {case: [one for one in said if not one.row] for case, said in found.items()}
     different = [case for case, said in bad.items() if said]
@@ -139,7 +139,7 @@ def tell(findings: Findings) -> int:
 
 
 def load_known() -> dict[str, str]:
-    """Cases that are different still, each with what is wrong: faults of the gateway, which no row allows."""
+    """Known failing cases, each with its fault: faults of the gateway, which no row allows."""
     rows: list[dict[str, str]] = tomllib.loads(KNOWN.read_text("utf-8")).get("case", [])
     return {row["name"]: row["fault"] for row in rows}
 
@@ -153,7 +153,7 @@ def main() -> int:
     words: list[str] = flags.only
     cases = [case for case in plan(whole=flags.whole) if all(word in str(case) for word in words)]
     assert len(load_rows()) <= MOST_ROWS
-    logging.disable(logging.CRITICAL)  # agents that raise are what is wanted here
+    logging.disable(logging.CRITICAL)  # raising agents are part of the test
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="psr-conversations-") as name:
         found = asyncio.run(run(cases, Path(name)))

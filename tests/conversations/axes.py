@@ -1,7 +1,7 @@
-"""The axes of a conversation, which of their values go together, and a plan in which every pair of values meets.
+"""The axes of a conversation, their valid combinations, and a plan that covers every pair of values.
 
-The plan is the same on every run: candidates are drawn from a seed that stands here, and of them the one that
-covers the most pairs which are still open is taken (Cohen et al., "The AETG system", 1997).
+The plan is the same on every run: candidates are drawn with a fixed seed, and the one that covers the most open pairs
+is taken (Cohen et al., "The AETG system", 1997).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SDK_1: Final = "sdk_1"
 SDK_0_3: Final = "sdk_0_3"
 JAVASCRIPT: Final = "javascript"
 PLAIN: Final = "plain"
-"""The agent that is written by hand."""
+"""The hand-written agent."""
 
 AXES: Final[dict[str, tuple[str, ...]]] = {
     "agent": (SDK_1, SDK_0_3, JAVASCRIPT, PLAIN),
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def interface(self) -> tuple[str, str]:
-        """Binding and version in which the agent is spoken to: those of the caller, where the agent has them."""
+        """Binding and version of the connection to the agent: those of the caller, if the agent has them."""
         offered = INTERFACES[self.agent]
         wanted = (
             ("JSONRPC" if self.needs_tap and self.binding == "GRPC" else self.binding),
@@ -72,12 +72,12 @@ class Case:
 
     @property
     def needs_tap(self) -> bool:
-        """Whether its answer is held on its way back, which is done where HTTP passes."""
+        """Whether its answer is held on its way back, which is possible over HTTP."""
         return self.event == "restart" or self.stance == "leaves"
 
     @property
     def is_older_grpc(self) -> bool:
-        """Whether its caller speaks gRPC in 0.3: then it names no agent."""
+        """Whether its caller uses gRPC of 0.3: then it names no agent."""
         return (self.binding, self.version) == ("GRPC", "0.3")
 
     def __str__(self) -> str:
@@ -97,36 +97,36 @@ INTERFACES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     JAVASCRIPT: (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0")),
     PLAIN: (("JSONRPC", "1.0"), ("JSONRPC", "0.3")),
 }
-"""What each agent offers."""
+"""The capabilities of each agent."""
 
 
 def is_possible(case: Case) -> bool:
-    """Whether there is such a conversation; each line says why there is none."""
+    """Whether such a conversation is possible; each line states why one is not."""
     return not any(
         (
             # The library decides: the Python SDKs move a question into history with the next status, the JavaScript
             # SDK at once.
             case.agent in {SDK_1, SDK_0_3} and case.stores == "stores",
             case.agent == JAVASCRIPT and case.stores == "forgets",
-            # An answer in a dialect answers what was asked in it, and nothing else does.
+            # An answer in a dialect answers a request in that dialect only.
             (case.asks == "dialect") != (case.answer == "native"),
-            # The library decodes the bytes of a file twice over HTTP+JSON and gRPC of 0.3, and fails over them.
+            # The library decodes the bytes of a file twice over HTTP+JSON and gRPC of 0.3, and fails.
             case.agent == SDK_1
             and case.interface in {("HTTP+JSON", "0.3"), ("GRPC", "0.3")}
             and case.answer in {"file", "mixed"},
-            # A call of gRPC in 0.3 names no agent: behind a gateway it reaches one only.
+            # A gRPC call of 0.3 names no agent: behind a gateway it reaches only one.
             case.is_older_grpc
             and (case.needs_tap or (case.agent, case.streams) != (SDK_1, "streams")),
-            # Who cancels sends no answer, and of two answers at once one is the first.
+            # A caller that cancels sends no answer, and one of two concurrent answers is the first.
             case.stance in {"cancels", "twice"} and case.event != "first",
-            # Whom the gateway leaves has left.
+            # A caller that was disconnected by the gateway is gone.
             case.stance == "leaves" and case.event in {"refused", "raises", "restart"},
         )
     )
 
 
 BROKEN: Final[tuple[dict[str, str], ...]] = (
-    # Each of these went wrong once, whatever the other axes were.
+    # Each of these failed once, whatever the other axes were.
     {"agent": SDK_1, "streams": "unary", "answer": "text", "caller": "unary"},
     {"agent": SDK_0_3, "streams": "unary", "answer": "text", "caller": "unary"},
     {"agent": JAVASCRIPT, "streams": "unary", "answer": "text", "caller": "unary"},
@@ -154,7 +154,7 @@ BROKEN: Final[tuple[dict[str, str], ...]] = (
 )
 OLDER_GRPC: Final = {"agent": SDK_1, "binding": "GRPC", "version": "0.3"}
 OF_OLDER_GRPC: Final[tuple[dict[str, str], ...]] = (
-    # Chosen by hand, since one agent alone can be called so: each value of each axis that this agent has.
+    # Chosen by hand, since only one agent can be called like this: each value of each axis that this agent supports.
     {"caller": "unary"},
     {"caller": "stream", "resends": "resends"},
     {"caller": "immediately", "answer": "url"},
@@ -188,7 +188,7 @@ _USUAL: Final = {
 
 
 def plan(*, whole: bool) -> list[Case]:
-    """The cases: what was found broken, and every pair; the whole has every triple of the axes that matter most."""
+    """The cases: those found broken, and every pair; the whole plan has every triple of the most important axes."""
     cases = [_fill(wanted) for wanted in BROKEN]
     older = [_fill(OLDER_GRPC | wanted) for wanted in OF_OLDER_GRPC]
     _cover(cases, 2, lambda _: True)
@@ -198,7 +198,7 @@ def plan(*, whole: bool) -> list[Case]:
 
 
 def _fill(wanted: dict[str, str]) -> Case:
-    """The usual conversation, changed as wanted, and further where it would not be possible otherwise."""
+    """The default conversation with the wanted values, and with further changes if it would be impossible otherwise."""
     draw = Random(str(sorted(wanted.items())))
     made = Case(**(_USUAL | wanted))
     while not is_possible(made):
@@ -209,7 +209,7 @@ def _fill(wanted: dict[str, str]) -> Case:
 
 
 def _cover(cases: list[Case], size: int, wants: Callable[[tuple[str, ...]], bool]) -> None:
-    """Adds cases until every possible combination of ``size`` values is in one."""
+    """Adds cases until every possible combination of ``size`` values is covered."""
     draw = Random(_SEED)
     chosen = [axes for axes in combinations(AXES, size) if wants(axes)]
 

@@ -1,6 +1,6 @@
-"""A caller that is written by hand: each operation over JSON-RPC, HTTP+JSON and gRPC, in 1.0 and 0.3.
+"""A hand-written caller: each operation over JSON-RPC, HTTP+JSON and gRPC, in 1.0 and 0.3.
 
-What comes back is what stands in the answer; :mod:`tests.conversations.forms` reads it.
+It returns answers unchanged; :mod:`tests.conversations.forms` parses them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _REASONS: Final[dict[object, str]] = {
     422: "INVALID_PARAMS",
     500: "INTERNAL",
 }
-"""One word for an error, whatever the binding calls it."""
+"""One name per error, whatever the binding calls it."""
 
 
 class Refused(Exception):
-    """An error of the other side: ``reason`` is the same for all bindings, ``words`` are its own."""
+    """An error of the other side: ``reason`` is the same for all bindings, ``words`` is its own text."""
 
     def __init__(self, code: object, words: str, details: Sequence[Json] = ()) -> None:
         named = [str(one["reason"]) for one in details if one.get("reason")]
@@ -64,7 +64,7 @@ def _name(code: object) -> str:
 
 @dataclass(slots=True)
 class Conversant:
-    """Calls one agent. ``activated`` is what the answers named as extensions in use."""
+    """Calls one agent. ``activated`` are the extensions that the answers named as in use."""
 
     http: httpx.AsyncClient
     url: str
@@ -80,7 +80,7 @@ class Conversant:
         """One answer.
 
         Raises:
-            Refused: the other side says no.
+            Refused: the other side answers with an error.
         """
         named = self._name_headers(key)
         if self.binding == "GRPC":
@@ -98,7 +98,7 @@ class Conversant:
         """The items of a stream.
 
         Raises:
-            Refused: the other side says no, at once or as the last item.
+            Refused: the other side answers with an error, at once or as the last item.
         """
         named = self._name_headers(key)
         if self.binding == "GRPC":
@@ -166,7 +166,7 @@ class Conversant:
 
 
 async def _read_events(response: httpx.Response) -> AsyncGenerator[tuple[str, bytes]]:
-    """Name and data of each event; data may stand in several lines."""
+    """Name and data of each event; data may span several lines."""
     name, data = "", list[str]()
     async for line in response.aiter_lines():
         member, _, value = line.partition(":")

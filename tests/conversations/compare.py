@@ -1,7 +1,7 @@
-"""Holds a conversation through the gateway against the same one without it.
+"""Compares a conversation through the gateway with the same one without it.
 
-A difference is allowed where a row of ``differences.toml`` is named for it here. What is said about ids, times,
-addresses, transport headers and trace is taken out before anything is compared.
+A difference is allowed if a row of ``differences.toml`` is named for it here. Content about ids, times, addresses,
+transport headers and trace is removed before the comparison.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TIMED_OUT: Final = "no answer"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not equal; ``row`` allows it, if it is not empty."""
+    """A difference; ``row`` allows it, if it is not empty."""
 
     where: str
     direct: object
@@ -43,13 +43,13 @@ class Difference:
 
 
 def load_rows() -> dict[str, Json]:
-    """The table, by the id of a row."""
+    """The table, by row id."""
     rows: list[Json] = tomllib.loads(TABLE.read_text("utf-8"))["row"]
     return {row["id"]: row for row in rows}
 
 
 def compare(case: Case, direct: Record, through: Record) -> list[Difference]:
-    """Everything that is not equal."""
+    """All differences."""
     return [
         *_compare_outcomes(case, direct, through),
         *_compare_ends(case, direct, through),
@@ -63,7 +63,7 @@ def _compare_outcomes(case: Case, direct: Record, through: Record) -> Iterator[D
     one, other = list(direct.outcomes), list(through.outcomes)
     row = ""
     if case.stance == "twice":
-        # The first stays the first question; of the two answers, one was first.
+        # The first question must stay the first; of the two answers, either was first.
         one[1:], other[1:] = _sort(one[1:]), _sort(other[1:])
         row = "twice" if all(map(_is_told, other[1:])) else ""
     if case.event != "restart" and through.breaks > direct.breaks:
@@ -85,9 +85,10 @@ def _compare_outcomes(case: Case, direct: Record, through: Record) -> Iterator[D
 
 
 def _is_told_later(case: Case, direct: Outcome, through: Outcome, end: object) -> bool:
-    """Who does not wait for the agent is not told of its error in the answer, but by the state of the task.
+    """A caller that does not wait gets the agent's error as a state of the task and not in the answer.
 
-    ``end``: the state in which the agent leaves its task; through the gateway that one is told, or that it waits.
+    ``end``: the state in which the agent leaves its task; through the gateway the caller gets that state, or a
+    waiting one.
     """
     waits = case.caller in {"unary", "stream"}
     return not waits and direct.said.startswith("error") and through.said in WAITING | {end}
@@ -110,14 +111,14 @@ def _allow_words(case: Case, direct: Outcome, through: Outcome) -> str:
 
 
 def _allow_shown(case: Case, direct: list[Json], through: list[Json]) -> str:
-    """What a task shows for which its agent waits; one that did nothing with an answer may not show it any more."""
+    """The message of a waiting task; one that ignored an answer may no longer show it."""
     if case.event == "silent" and not direct and FORM in str(through):
         return "kept"
     return _allow_beside(direct, through)
 
 
 def _allow_beside(direct: list[Json], through: list[Json]) -> str:
-    """The gateway's own form, where there is one, stands beside all parts of the agent."""
+    """The gateway's own form, if any, is added to all parts of the agent."""
     words = " ".join(str(one.get("text", "")) for one in through)
     is_all = all(one in through or (one.get("text") or "\0") in words for one in direct)
     return "beside" if FORM in str(through) and direct and is_all else ""
@@ -130,15 +131,15 @@ def _compare_ends(case: Case, direct: Record, through: Record) -> Iterator[Diffe
         if a != b:
             row = _allow_shown(case, a or [], b or []) if name == "words" else ""
             if case.stance == "twice" and name == "artifacts" and len(a or []) == len(b or []):
-                row = "twice"  # the artifact repeats the answer that came first
+                row = "twice"  # the artifact repeats the first answer
             yield Difference(f"end: {name}", a, b, row)
 
 
 def _read_end(direct: Record) -> Json:
-    """How a conversation ends without the gateway.
+    """The end of a conversation without the gateway.
 
-    An agent whose program has raised says an internal error, and some SDKs leave its task at work for ever, or fail it
-    without a message. The end that is due is a failure with the words of the error (decision 0095).
+    An agent whose executor raised reports an internal error, and some SDKs leave its task working forever, or fail it
+    without a message. The expected end is then a failure with the text of the error (decision 0095).
     """
     last, state = direct.outcomes[-1], direct.end.get("state")
     if last.said != "error INTERNAL" or state in (OVER | WAITING) - {"FAILED"}:
@@ -149,14 +150,14 @@ def _read_end(direct: Record) -> Json:
 
 
 def _compare_histories(case: Case, direct: Record, through: Record) -> Iterator[Difference]:
-    """The order is that of the conversation; what the agent left out of its own stands in the gateway's."""
+    """The order is that of the conversation; messages that the agent omits are in the gateway's history."""
     a, b = _drop_status(direct), _drop_status(through)
     if a == b:
         if direct.history != through.history:
             yield Difference("history", direct.history, through.history, "kept")
         return
     if case.asks == "dialect":
-        # Without the gateway's own form, which stands beside the agent's parts, and what it remarks on an answer.
+        # Without the gateway's own form, which is added to the agent's parts, and its remarks on an answer.
         b = [one for one in _unform(case, b) if not _is_remark(one[1])]
         if a == b:
             yield Difference("history", direct.history, through.history, "beside")
@@ -201,7 +202,7 @@ def _unform(case: Case, said: list[tuple[str, list[Json]]]) -> list[tuple[str, l
 def _unhide(
     history: list[tuple[str, list[Json]]], said: list[tuple[str, list[Json]]]
 ) -> tuple[list[tuple[str, list[Json]]], bool]:
-    """The history with what the caller said in place of what is withheld of it, and whether anything was."""
+    """The history with the caller's text in place of withheld content, and whether any was withheld."""
     rest = [parts for role, parts in said if role == "user"]
     shown: list[tuple[str, list[Json]]] = []
     is_hidden = False
@@ -214,13 +215,13 @@ def _unhide(
 
 
 def _is_within(few: list[tuple[str, list[Json]]], many: list[tuple[str, list[Json]]]) -> bool:
-    """Whether ``few`` stand in ``many`` in the same order."""
+    """Whether ``few`` occur in ``many`` in the same order."""
     rest = iter(many)
     return all(any(one == other for other in rest) for one in few)
 
 
 def _drop_status(record: Record) -> list[tuple[str, list[Json]]]:
-    """The history without a message of the agent at its end that is the status message too."""
+    """The history without an agent message at its end that is also the status message."""
     is_both = record.history[-1:] == [("agent", record.end.get("words"))]
     return record.history[:-1] if is_both else record.history
 
@@ -241,7 +242,7 @@ def _compare_received(
 def _pair(
     case: Case, direct: list[Received], through: list[Received]
 ) -> list[tuple[Received, Received]]:
-    """What is held against each other: in order, and of two answers at once those that are the same message."""
+    """The pairs to compare: in order; of two concurrent answers those that are the same message."""
     if case.stance != "twice":
         return list(zip(direct, through, strict=False))
     named = {_name(other): other for other in through}
@@ -269,7 +270,7 @@ def _name(received: Received) -> str:
 
 
 def _allow_sending(case: Case, number: int) -> str:
-    """A follow-up of a caller that waits for one answer is sent as it was; otherwise the gateway follows a stream."""
+    """A follow-up of a blocking caller is forwarded as such; otherwise the gateway follows a stream."""
     if case.streams == "unary":
         return ""
     if number == 1 and (case.agent == SDK_0_3 or case.interface[1] == "0.3"):
@@ -278,7 +279,7 @@ def _allow_sending(case: Case, number: int) -> str:
 
 
 def _outline(received: Received) -> Json:
-    """What an agent got, without what the rows about ids, addresses, headers and trace are about."""
+    """An agent's received messages, without content that the rows about ids, addresses, headers and trace cover."""
     message = inner(received.params, "message")
     configuration = inner(received.params, "configuration")
     headers = received.headers
@@ -311,7 +312,7 @@ def _compare_activated(case: Case, direct: Record, through: Record) -> Iterator[
             one.operation != other.operation and "Streaming" in other.operation
             for one, other in sent
         )
-        # A library that writes its headers before the executor runs names nothing on a stream.
+        # A library that writes its headers before the executor runs names no extension on a stream.
         yield Difference("A2A-Extensions of the answers", a, b, "sending" if is_streamed else "")
 
 

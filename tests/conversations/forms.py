@@ -1,7 +1,7 @@
-"""A2A 1.0 and 0.3 as a caller writes and reads them by hand, over JSON-RPC and HTTP+JSON.
+"""Hand-written A2A 1.0 and 0.3 over JSON-RPC and HTTP+JSON.
 
-Everything is written in the form of 1.0 and turned into the older ones here; what is read comes back in one form that
-says no ids and no times.
+Calls are written in the form of 1.0 and converted to older forms here; answers are read into one form without ids and
+times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROLES: Final = {"ROLE_USER": "user", "ROLE_AGENT": "agent"}
 
 
 def inner(value: Json, name: str) -> Json:
-    """The object at a member; empty where there is none."""
+    """The object at a member; empty if there is none."""
     found = value.get(name)
     return cast("Json", found) if isinstance(found, dict) else Json()
 
@@ -60,7 +60,7 @@ def find_operation(method: str) -> str:
 
 
 def write_params(params: Json, binding: str, version: str) -> Json:
-    """The params of a call, given as 1.0 has them."""
+    """The params of a call, given in the form of 1.0."""
     if version == "1.0" or "message" not in params:
         return params
     message, configuration = dict(params["message"]), dict(params.get("configuration", {}))
@@ -100,7 +100,7 @@ def _name_file(part: Json) -> Json:
 
 
 def read_part(part: Json) -> Json:
-    """A part of any version as 1.0 has it."""
+    """A part of any version in the form of 1.0."""
     rest = {"metadata": part["metadata"]} if part.get("metadata") else {}
     if "file" in part:
         file = cast("Json", part["file"])
@@ -112,7 +112,7 @@ def read_part(part: Json) -> Json:
         held = inner(part, "data")
         is_wrapped = "kind" not in part and list(held) == ["data"]
         return {"data": held["data"] if is_wrapped else part["data"]} | rest
-    # Only a file has a media type in 0.3, so that of text is not looked at.
+    # Only a file has a media type in 0.3, so that of text is ignored.
     kept = ("text",) if "text" in part else ("raw", "url", "filename", "mediaType")
     return {name: part[name] for name in kept if part.get(name)} | rest
 
@@ -129,7 +129,7 @@ def read_role(message: Json) -> str:
 
 
 def read_state(value: Json) -> str:
-    """The state of a Task or a status update as 1.0 says it, without the prefix; empty where there is none."""
+    """The state of a Task or a status update in the form of 1.0, without the prefix; empty if there is none."""
     said = str(inner(value, "status").get("state", ""))
     return (
         said.removeprefix("TASK_STATE_").upper().replace("-", "_").replace("CANCELLED", "CANCELED")
@@ -143,7 +143,7 @@ def read_words(value: Json) -> list[Json]:
 
 
 def unwrap(result: Json) -> tuple[str, Json]:
-    """What one answer or stream item is, ``task``, ``message``, ``status`` or ``artifact``, and itself."""
+    """The kind of an answer or stream item, ``task``, ``message``, ``status`` or ``artifact``, and its content."""
     kinds = {
         "task": "task",
         "message": "message",

@@ -1,4 +1,4 @@
-"""A caller of gRPC as A2A 0.3 has it (``a2a.v1``): a task is named by its path, and nothing names an agent."""
+"""A caller over the gRPC binding of A2A 0.3 (``a2a.v1``): tasks are named by their path, and agents not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REQUESTS: Final[Mapping[str, type[Message]]] = {
 
 
 class OlderGrpcCaller(GrpcCaller):
-    """Calls over one channel; params are the ProtoJSON of 0.3, with the ``id`` of a task as 1.0 has it."""
+    """Calls over one channel; params are the ProtoJSON of 0.3, with the ``id`` of a task in the form of 1.0."""
 
     def __init__(self, channel: grpc.aio.Channel, metadata: Mapping[str, str]) -> None:
         super().__init__(channel, "", metadata)
@@ -38,7 +38,7 @@ class OlderGrpcCaller(GrpcCaller):
 
 
 def read_sent(body: bytes) -> tuple[Message, Json]:
-    """A message as it arrives, and its ProtoJSON with what protobuf leaves out of it."""
+    """A received message, and its ProtoJSON with the members that protobuf omits."""
     request = a2a_v0_3_pb2.SendMessageRequest.FromString(body)
     said = MessageToDict(request)
     if request.HasField("configuration"):

@@ -1,6 +1,6 @@
-"""An agent that is written by hand, over JSON-RPC in 1.0 and 0.3: where a library decides, its order does.
+"""A hand-written agent over JSON-RPC in 1.0 and 0.3: where SDKs differ, its order decides.
 
-It sends its Task again or only what changed, keeps its question in its history or forgets it, and streams or does not.
+It sends its whole Task again or only changes, keeps its question in its history or drops it, and streams or does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 @dataclass
 class Work:
-    """One task: its order, the Task in the form of 1.0, and how many answers it had."""
+    """One task: its order, the Task in the form of 1.0, and the number of answers."""
 
     order: Json
     task: Json
@@ -45,12 +45,12 @@ class Work:
 
 @dataclass
 class PlainAgent:
-    """Both of it, at ``/s`` and ``/n``."""
+    """Both variants, at ``/s`` and ``/n``."""
 
     works: dict[str, Work] = field(default_factory=dict[str, Work])
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """One call of JSON-RPC."""
+        """One JSON-RPC call."""
         streams = request.match_info["kind"] == "s"
         call = cast("Json", orjson.loads(await request.read()))
         version = "1.0" if call["method"][:1].isupper() else "0.3"
@@ -94,7 +94,7 @@ class PlainAgent:
         yield {"task": work.task}
 
     def _take(self, message: Json, *, whole: bool) -> Iterator[Json]:
-        """What is said of a message; ``whole`` leaves the changes out and says the Task at the end."""
+        """The frames for a message; ``whole`` omits the changes and ends with the Task."""
         message = _read(message)
         task_id = message.get("taskId")
         if task_id is None:
@@ -210,13 +210,13 @@ def _show(frame: Json, version: str) -> Json:
 
 
 def _age(message: Json) -> Json:
-    """A message as 0.3 has it."""
+    """A message in the form of 0.3."""
     return cast("Json", write_older({"message": message}, "JSONRPC", "0.3")["message"])
 
 
 @asynccontextmanager
 async def run_plain_agent() -> AsyncGenerator[str]:
-    """The agent on a free loopback port; its URL, without the kind."""
+    """Serves the agent on a free loopback port; yields its URL without the variant."""
     app = web.Application(client_max_size=2**24)
     app.router.add_post("/{kind}/rpc", PlainAgent().answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

@@ -1,4 +1,4 @@
-"""Plays one conversation on one side, directly or through the gateway, and keeps what its caller and the agent saw."""
+"""Plays one conversation on one side, directly or through the gateway, and records what caller and agent received."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.conversations.script import ANSWERS, EXTENSION, write_order
 from tests.conversations.tap import Log, Received
 
 NO_ANSWER_S: Final = 6.0
-"""Within this a caller has an answer, or there is none."""
+"""Time limit for an answer to a caller."""
 _SETTLES_S: Final = 4.0
 _ARRIVES_S: Final = 8.0
 _POLL_S: Final = 0.05
 _STAYS_S: Final = 1.5
-"""So long a task may stand at the question that was answered before a caller that polls says so."""
+"""Time that a task may stay at an answered question before a polling caller reports it."""
 WAITING: Final = frozenset({"INPUT_REQUIRED", "AUTH_REQUIRED"})
 OVER: Final = frozenset({"COMPLETED", "FAILED", "CANCELED", "REJECTED"})
 _BROKEN: Final = (httpx.TransportError, grpc.aio.AioRpcError)
@@ -40,7 +40,7 @@ _BROKEN: Final = (httpx.TransportError, grpc.aio.AioRpcError)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one act: a state with its words, an error, or that there was no answer; and how long it took."""
+    """The outcome of one act: a state with its message, an error, or a missing answer; and its duration."""
 
     act: str
     said: str
@@ -51,22 +51,22 @@ class Outcome:
 
 @dataclass(slots=True)
 class Record:
-    """One conversation as it went: ``end`` is the Task at last, in the form of ``read_end``."""
+    """One finished conversation: ``end`` is the final Task, in the form of ``read_end``."""
 
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     end: Json = field(default_factory=dict[str, Any])
     history: list[tuple[str, list[Json]]] = field(default_factory=list["tuple[str, list[Json]]"])
     received: list[Received] = field(default_factory=list[Received])
     said: list[tuple[str, list[Json]]] = field(default_factory=list["tuple[str, list[Json]]"])
-    """What the caller sent and was told, in that order."""
+    """What the caller sent and received, in order."""
     breaks: int = 0
-    """Streams that broke off under the caller, which then read the Task."""
+    """Streams that broke, after which the caller read the Task."""
     activated: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)
 class Barrier:
-    """Where conversations wait together for a restart of the gateway."""
+    """A barrier at which conversations wait together for a restart of the gateway."""
 
     expected: int
     arrived: int = 0
@@ -74,19 +74,19 @@ class Barrier:
     all_here: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self) -> None:
-        """Says that one is here, and returns after the restart."""
+        """Arrives, and returns after the restart."""
         self.leave()
         await self.passed.wait()
 
     def leave(self) -> None:
-        """Counts one that is here, or will not come."""
+        """Counts a conversation that has arrived, or will not."""
         self.arrived += 1
         if self.arrived >= self.expected:
             self.all_here.set()
 
 
 class Unanswered(Exception):
-    """No answer within the time; the text says what was waited for."""
+    """No answer in time; the text names what was awaited."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Player:
     _sent: int = 0
 
     async def play(self) -> Record:
-        """The whole conversation; what goes wrong is an outcome of it."""
+        """Plays the whole conversation; an error is an outcome of it."""
         try:
             await self._do("ask", self._send([{"text": write_order(self.case)}], "ask"))
             if "id" in self.ids:
@@ -143,7 +143,7 @@ class Player:
                 await self._do("answer", self._send(answer, "answer"))
 
     async def _answer_broken(self, answer: list[Json]) -> None:
-        """The caller loses its connection while the agent has the answer, and comes back."""
+        """The caller loses its connection while the agent has the answer, and reconnects."""
         name, held = f"{self.label}#2", asyncio.Event()
         self.log.holds[name] = held
         sending = asyncio.create_task(self._send(answer, "answer"))
@@ -200,7 +200,7 @@ class Player:
         return await self.caller.call("CancelTask", {"id": self.ids["id"]})
 
     async def _send(self, parts: list[Json], name: str, number: int = 0) -> Json:
-        """One message as this kind of caller sends it; the last Task or status that it is shown."""
+        """Sends one message like this kind of caller; returns the last Task or status that it received."""
         self._sent += 0 if number else 1
         if not number:
             self.record.said.append(("user", parts))
@@ -237,7 +237,7 @@ class Player:
             self.ids = {"id": value["id"], "contextId": value.get("contextId", "")}
 
     async def _read_stream(self, items: AsyncGenerator[Json]) -> Json:
-        """To the end of the stream; the last item that says a state, or the Task where it breaks off or is empty."""
+        """Reads to the end of the stream; returns the last item with a state, or the Task if there is none."""
         last: Json = {}
         try:
             async for item in items:
@@ -256,7 +256,7 @@ class Player:
         return last
 
     async def _subscribe(self) -> Json:
-        """Until the task has ended, or waits for something else or on for the same; polls where there is no stream."""
+        """Follows until the task has ended or waits again; polls if there is no stream."""
         if not self.caller.streams:
             return await self._poll()
         items = self.caller.stream("SubscribeToTask", {"id": self.ids["id"]})
@@ -281,9 +281,9 @@ class Player:
         return await self._poll()
 
     def _is_news(self, value: Json) -> bool:
-        """Whether it is over, or asks anew.
+        """Whether the task has ended, or requests input again.
 
-        A library that changes its Task in place may show it without the words of a question in between.
+        A library that changes its Task in place may show it without the text of an intermediate question.
         """
         state, words = read_state(value), read_words(value)
         return state in OVER or (state in WAITING and bool(words) and str(words) != self._last)
@@ -302,13 +302,13 @@ class Player:
             await asyncio.sleep(_POLL_S)
 
     async def _is_over(self) -> bool:
-        """Whether the task has ended: a message to it is refused by whoever has it."""
+        """Whether the task has ended: then the agent or the gateway refuses further messages."""
         with suppress(Refused, *_BROKEN):
             return read_state(await self.caller.call("GetTask", {"id": self.ids["id"]})) in OVER
         return False
 
     async def _settle(self) -> None:
-        """Reads the Task once it stands still."""
+        """Reads the Task once it no longer changes."""
         task: Json = {}
         began_s = time.monotonic()
         while time.monotonic() - began_s < _SETTLES_S:

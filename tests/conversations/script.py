@@ -1,6 +1,7 @@
-"""What a caller says in a conversation, and what an agent is told to do in it.
+"""The script of a conversation: the caller's messages, and the agent's orders.
 
-The first message tells the agent, as JSON behind its first word; an agent of any library keeps that by its task id.
+The first message contains the orders, as JSON after its first word; an agent of any library keeps them by its task
+id.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ QUESTIONS: Final[dict[str, tuple[str, list[Json]]]] = {
         [{"data": CALL, "metadata": {"adk_type": "function_call", "adk_is_long_running": True}}],
     ),
 }
-"""The state in which an agent asks, and the parts with which it does."""
+"""The state in which an agent requests input, and the parts of its request."""
 ANSWERS: Final[dict[str, list[Json]]] = {
     "text": [{"text": "blue"}],
     "data": [{"data": {"code": "123"}}],
@@ -57,7 +58,7 @@ ANSWERS: Final[dict[str, list[Json]]] = {
 
 
 def write_order(case: Case) -> str:
-    """The words of the first message."""
+    """The text of the first message."""
     then = {
         "second": ["ask", "complete"],
         "silent": ["pass", "complete"],

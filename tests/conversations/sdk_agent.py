@@ -1,4 +1,4 @@
-"""The agent of the a2a-sdk 1.3, in the loop of the run: over JSON-RPC and HTTP+JSON in both versions, and over gRPC."""
+"""The a2a-sdk 1.3 agent, in the loop of the run: over JSON-RPC and HTTP+JSON in both versions, and over gRPC."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _STATES: Final[Mapping[str, TaskState]] = {
 
 @dataclass
 class Talker(AgentExecutor):
-    """Does what the first message of a task says; ``orders`` and ``turns`` are by task."""
+    """Follows the orders in the first message of a task; ``orders`` and ``turns`` are by task."""
 
     log: Log
     orders: dict[str, Json] = field(default_factory=dict[str, Json])
@@ -110,7 +110,7 @@ class Talker(AgentExecutor):
 
 
 class _Noting(grpc.aio.ServerInterceptor):
-    """A note of what arrives over gRPC, before the SDK has it."""
+    """Records what arrives over gRPC, before the SDK has it."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -141,7 +141,7 @@ class _Noting(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True)
 class SdkAgents:
-    """Where the agent that streams is, and the one that does not: HTTP, and the port of gRPC."""
+    """The addresses of the streaming and the non-streaming agent: HTTP, and the gRPC port."""
 
     urls: Mapping[bool, str]
     ports: Mapping[bool, int]
@@ -149,7 +149,7 @@ class SdkAgents:
 
 @asynccontextmanager
 async def run_sdk_agents(log: Log) -> AsyncGenerator[SdkAgents]:
-    """Both, on free loopback ports."""
+    """Serves both on free loopback ports."""
     routes: list[Any] = []
     ports: dict[bool, int] = {}
     dialled: list[grpc.aio.Server] = []
@@ -160,7 +160,7 @@ async def run_sdk_agents(log: Log) -> AsyncGenerator[SdkAgents]:
             able = AgentCapabilities(streaming=streams, extensions=extensions)
             card = AgentCard(name="sdk", version="1", capabilities=able)
             handler = DefaultRequestHandler(Talker(log), InMemoryTaskStore(), card)
-            # The routes of the library catch whatever begins with one more segment, so each app is one of its own.
+            # The routes of the library match any longer path, so each app is mounted separately.
             base = f"/{'s' if streams else 'n'}"
             rpc = create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True)
             rest = create_rest_routes(handler, enable_v0_3_compat=True)

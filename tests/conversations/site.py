@@ -1,4 +1,4 @@
-"""Every agent, the proxy in front of them, and one gateway: what the conversations of a run are held on."""
+"""Every agent, the proxy in front of them, and one gateway: the processes of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.ports import find_free_port
 _FOREIGN: Final = {"javascript_talker": JAVASCRIPT, "python_0_3_talker": SDK_0_3}
 _TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _BACK_S: Final = 30.0
-"""A library of gRPC waits a while before it dials again."""
+"""A gRPC library waits a while before it reconnects."""
 _TIMEOUT: Final = httpx.Timeout(60)
 
 
@@ -38,7 +38,7 @@ def name_agent(agent: str, interface: tuple[str, str], *, streams: bool) -> str:
 
 @dataclass(slots=True)
 class Site:
-    """What runs. ``http`` is the callers' own."""
+    """All processes. ``http`` is the callers' client."""
 
     log: Log
     tap: Tap
@@ -75,7 +75,7 @@ class Site:
         return self.channels[address]
 
     async def restart(self) -> None:
-        """Kills the gateway and starts it again, on the same port and data."""
+        """Kills the gateway and restarts it, on the same port and data."""
         self.gateway.kill()
         await self.gateway.start()
         async with asyncio.timeout(_BACK_S):

@@ -1,6 +1,6 @@
-"""A proxy in front of every agent that speaks HTTP: it keeps what arrives, and holds an answer back when it is told to.
+"""A proxy in front of every HTTP agent: it records received messages, and holds answers back on request.
 
-It serves the card of each agent below a path of its own, ``/<name>``, so that one agent process stands for many cards.
+It serves the card of each agent below a separate path ``/<name>``, so that one agent process has many cards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOP: Final = {"host", "connection", "transfer-encoding", "content-length", "kee
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One message as an agent got it: the operation, the params, and the headers in lower case."""
+    """One message as an agent received it: the operation, the params, and the headers in lower case."""
 
     operation: str
     params: Json
@@ -37,15 +37,15 @@ class Received:
 
 @dataclass(slots=True)
 class Log:
-    """Every message that agents got, by the label that its caller gave it; ``holds`` names answers that wait."""
+    """Every message that agents received, by the label of its caller; ``holds`` names answers that wait."""
 
     received: dict[str, list[Received]] = field(default_factory=lambda: defaultdict(list))
     holds: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     labels: dict[str, str] = field(default_factory=dict[str, str])
-    """Of tasks: a message that the gateway writes itself has no label."""
+    """Labels by task: a message that the gateway writes itself has no label."""
 
     def keep(self, received: Received) -> str:
-        """Notes it; returns its label and number, by which its answer may be held."""
+        """Records it; returns its label and number, by which its answer may be held."""
         message = inner(received.params, "message")
         label = str(inner(message, "metadata").get("label", ""))
         label = label or self.labels.get(str(message.get("taskId", "")), "")
@@ -53,12 +53,12 @@ class Log:
         return f"{label}#{len(self.received[label])}"
 
     def learn(self, name: str, said: bytes) -> None:
-        """Notes whose the tasks are that an answer names."""
+        """Records the label of the tasks that an answer names."""
         for task in _TASK.findall(said):
             self.labels.setdefault(task.decode(), name.partition("#")[0])
 
     async def pass_on(self, name: str) -> None:
-        """Returns once the answer to a message may go back."""
+        """Returns once the answer to a message may be sent."""
         held = self.holds.get(name)
         if held is not None:
             async with asyncio.timeout(_HELD_S):
@@ -67,7 +67,7 @@ class Log:
 
 @dataclass(slots=True)
 class Tap:
-    """The proxy. ``upstreams`` are the URLs of agents by name, ``cards`` what is shown of them."""
+    """The proxy. ``upstreams`` are the URLs of agents by name, ``cards`` the cards that it serves."""
 
     log: Log
     http: aiohttp.ClientSession
@@ -76,7 +76,7 @@ class Tap:
     cards: dict[str, Json] = field(default_factory=dict[str, Json])
 
     def add(self, name: str, upstream: str, interface: tuple[str, str], *, streams: bool) -> None:
-        """Puts an agent behind it."""
+        """Adds an agent."""
         self.upstreams[name] = upstream
         self.cards[name] = make_card(name, f"{self.url}/{name}", interface, streams=streams)
 
@@ -84,7 +84,7 @@ class Tap:
         return web.json_response(self.cards[request.match_info["name"]])
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
-        """One call, with its answer as it comes."""
+        """Forwards one call, and its answer as it arrives."""
         name, tail = request.match_info["name"], request.match_info["tail"]
         body = await request.read()
         told = self._note(request, tail, body)
@@ -98,7 +98,7 @@ class Tap:
             kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
             kept.pop("Content-Encoding", None)
             response = web.StreamResponse(status=answer.status, headers=kept)
-            # Who called may have left meanwhile; the agent has the message all the same.
+            # The caller may have disconnected meanwhile; the agent still has the message.
             with suppress(aiohttp.ClientConnectionError):
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():
@@ -140,7 +140,7 @@ def make_card(name: str, url: str, interface: tuple[str, str], *, streams: bool)
 @asynccontextmanager
 async def run_tap(log: Log) -> AsyncGenerator[Tap]:
     """The proxy on a free loopback port, without agents."""
-    # A connection that was kept may be ended by the agent in the moment in which it is used again.
+    # The agent may close a kept connection at the moment of its reuse.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(auto_decompress=False, connector=connector) as http:
         tap = Tap(log, http)

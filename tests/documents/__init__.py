@@ -1,1 +1,1 @@
-"""The documentation test: commands of a page are run as they are written, in order, where nothing is installed yet."""
+"""The documentation test: runs the commands of a page as written, in order, on a clean system."""

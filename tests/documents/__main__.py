@@ -1,8 +1,8 @@
 """``python -m tests.documents [PAGE …]``: runs README and the first tutorial, or other pages, as they are written.
 
-Each page has a clean copy of the tree and an empty HOME, and no variable but those of the network. What is installed is
-what the page installs, in the versions of the lock. Pages that go on after the same page share what that one installs,
-and nothing else: each has it played before itself.
+Each page gets a clean copy of the tree and an empty HOME, and no variable except those of the network. Only the page
+installs packages, in the versions of the lock. Pages that continue the same page share its installation and nothing
+else: its other commands run before each of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
     pages = [str(page) for page in parser.parse_args().pages]
     begun = time.monotonic()
     try:
-        # A block that cannot be tested is said before anything is installed.
+        # An untestable block is reported before anything is installed.
         read = {page: read_page(ROOT, page) for page in pages}
         groups: dict[str | None, list[str]] = {}
         for page in pages:
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _play(pages: list[list[Step]]) -> None:
-    """Plays pages one after the other; what the first one installs is there for the others."""
+    """Runs pages one after the other; they share the installation of the first one."""
     with tempfile.TemporaryDirectory(prefix="passerelle-docs-") as made:
         folder = Path(made)
         tree = folder / "tree"
@@ -82,7 +82,7 @@ def _play(pages: list[list[Step]]) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Empties tree, HOME and notes, but for what was installed."""
+    """Empties tree, HOME and notes, but keeps the installation."""
     for name in ("tree", "home", "notes"):
         (folder / name).mkdir(exist_ok=True)
         for found in (folder / name).iterdir():
@@ -95,7 +95,7 @@ def _clear(folder: Path) -> None:
 
 
 def _copy_tree(target: Path) -> None:
-    """What git knows of the tree, as it is now; without ``.venv``, caches and what was built."""
+    """The tracked files in their current state; without ``.venv``, caches and build output."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -1,14 +1,13 @@
-"""What a page shows, as steps that can be run.
+"""Parses a page into steps that can be run.
 
-The language of a fence says whether a block is run; what stands behind it is for everybody to see in the source:
+The language of a fence determines whether a block is run; its options follow in the source:
 
-- ``bash`` is run as it is. With ``terminal=NAME`` it is run in a terminal of that name, where it goes on until the
-  page has another block for the same terminal, and ``until=TEXT`` is what it prints once one may go on;
-- ``console`` has commands behind ``$`` and what they print; an ellipsis stands for anything;
-- ``sh`` is not run, and ``because=REASON`` says why;
-- any other language is no command. With ``file=NAME`` it is what the reader saves under that name.
+- ``bash`` is run unchanged. With ``terminal=NAME`` it runs in a terminal of that name, until the page has another
+block for the same terminal; ``until=TEXT`` is the output to wait for; - ``console`` has commands after ``$`` and
+their output; an ellipsis matches anything; - ``sh`` is not run, for the reason in ``because=REASON``; - any other
+language is no command. With ``file=NAME`` it is saved under that name.
 
-``<!-- docs-test: after PAGE -->`` says that the page goes on where another one ends: its commands are run first.
+``<!-- docs-test: after PAGE -->`` marks a page that continues another one, whose commands run first.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NO_COMMANDS: Final = frozenset(
 )
 _AFTER: Final = re.compile(r"^<!-- docs-test: after (\S+) -->$", re.MULTILINE)
 INSTALLED: Final = ".venv"
-"""Where pages install."""
+"""The folder in which pages install."""
 _INSTALLING: Final = re.compile(
     rf"^(?:python3 -m venv {re.escape(INSTALLED)}|pip install .*)$\n?", re.MULTILINE
 )
@@ -50,14 +49,14 @@ ANYTHING: Final = "…"
 
 
 class PageFault(Exception):
-    """A page that cannot be tested, or does not say what is the case."""
+    """A page cannot be tested, or its output differs from what it shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands that are run together, or what is written to a ``file``.
+    """Commands that are run together, or the content of a ``file``.
 
-    ``shown`` is what the commands have to print, None where the page does not say.
+    ``shown`` is the expected output of the commands, None if the page shows none.
     """
 
     where: str
@@ -72,8 +71,7 @@ def read_steps(name: str, text: str) -> list[Step]:
     """The steps of a page in order.
 
     Raises:
-        PageFault: a block is of no language that is known, has other words behind it than it may have, or is left
-            out without a reason.
+        PageFault: a block has an unknown language or option, or is left out without a reason.
     """
     steps: list[Step] = []
     for found in FENCE.finditer(text):
@@ -108,15 +106,15 @@ def read_page(root: Path, page: str) -> list[Step]:
 
 
 def leave_out_installing(step: Step) -> Step:
-    """The step where what it installs is there already."""
+    """The step when its installation already exists."""
     return replace(step, commands=_INSTALLING.sub("", step.commands))
 
 
 def find_before(root: Path, page: str) -> str | None:
-    """The page on which a page goes on, by its path below ``root``; None where it begins by itself.
+    """The page that a page continues, by its path below ``root``; None if it starts by itself.
 
     Raises:
-        PageFault: more than one is named, there is no such page, or that one goes on with another one.
+        PageFault: several are named, the page does not exist, or it continues another one itself.
     """
     named = _AFTER.findall((root / page).read_text("utf-8"))
     if len(named) > 1:
@@ -132,7 +130,7 @@ def find_before(root: Path, page: str) -> str | None:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether it was printed as shown, line by line; a line that is only an ellipsis stands for any lines."""
+    """Whether the output matches, line by line; a line with only an ellipsis matches any lines."""
     pattern = "".join(_make_pattern(line) for line in shown.strip().splitlines())
     return re.fullmatch(pattern, f"{printed.strip()}\n") is not None
 
@@ -141,7 +139,7 @@ def _make_pattern(line: str) -> str:
     if line.strip() == ANYTHING:
         return r"(?:[^\n]*\n)*?"
     pieces = [re.escape(piece) for piece in line.rstrip().split(ANYTHING)]
-    # How wide a column is depends on what stands in it.
+    # The width of a column depends on its content.
     return re.sub(r"(\\ )+", "[ ]+", r"[^\n]*".join(pieces)) + r"[ ]*\n"
 
 
@@ -149,17 +147,17 @@ def _read_info(where: str, info: str) -> tuple[str, dict[str, str]]:
     language, *words = shlex.split(info) or [""]
     named = [word.partition("=") for word in words]
     if any(not value for _, _, value in named):
-        raise PageFault(f"{where}: what stands behind the language is name=value")
+        raise PageFault(f"{where}: an option is name=value")
     return language, {name: value for name, _, value in named}
 
 
 def _admit(where: str, words: dict[str, str], known: set[str]) -> None:
     if unknown := words.keys() - known:
-        raise PageFault(f"{where}: {', '.join(sorted(unknown))} cannot stand behind this language")
+        raise PageFault(f"{where}: {', '.join(sorted(unknown))} is no option of this language")
 
 
 def _read_console(where: str, text: str) -> Iterator[Step]:
-    """One step for each command; one that shows nothing may print anything."""
+    """One step per command; a command without shown output may print anything."""
     blocks = re.split(r"^\$ ", text, flags=re.MULTILINE)
     if blocks[0].strip() or len(blocks) == 1:
         raise PageFault(f"{where}: a console block begins with `{_PROMPT}` and a command")

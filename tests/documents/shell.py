@@ -1,4 +1,4 @@
-"""One shell for a page, as its reader has it: what a block sets holds in the next, and terminals stay open."""
+"""One shell per page, as its reader has it: variables persist between blocks, and terminals stay open."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Final, Self
 from tests.documents.pages import PageFault, Step, matches
 
 STEP_S: Final = 180.0
-"""Longest time for one step; an installation is one."""
+"""Time limit of one step, installations included."""
 _STOP_S: Final = 20.0
 _LOOK_S: Final = 0.05
 
 
 @dataclass(slots=True)
 class PageShell:
-    """``folder`` is where commands are run, ``notes`` keeps what they print; ``environ`` is all that is set."""
+    """``folder`` is where commands run, ``notes`` keeps their output; ``environ`` is the complete environment."""
 
     folder: Path
     notes: Path
@@ -58,10 +58,10 @@ class PageShell:
         os.close(self._ended)
 
     def run(self, step: Step) -> str:
-        """Runs a step; what it has printed.
+        """Runs a step; returns its output.
 
         Raises:
-            PageFault: a command failed, took too long, or printed something else than the page shows.
+            PageFault: a command failed, timed out, or its output differs from the page.
         """
         if step.file is not None:
             (self.folder / step.file).write_text(step.commands, "utf-8")
@@ -74,15 +74,15 @@ class PageShell:
         self._stop(step.terminal)
         pid = self.notes / f"{self._count}.pid"
         printed.touch()
-        # A shell has what it starts behind itself ignore Ctrl-C, which a terminal does not.
+        # A shell lets its background processes ignore Ctrl-C, which a terminal does not.
         run = f"exec env --default-signal=INT setsid bash {script} >{printed} 2>&1 </dev/null"
-        # Nor may it hold the pipe, by whose end a failed command of a later step is noticed.
+        # It must not keep the pipe open either: the end of the pipe signals a failed command of a later step.
         self._do(step, f"({run}) {self._told}>&- & echo $! >{pid}", printed)
         self._terminals[step.terminal] = int(pid.read_text("ascii"))
         return self._await(step, printed)
 
     def _run_here(self, step: Step, script: Path, printed: Path) -> str:
-        # In this shell, so that what it sets stays; options of the block do not.
+        # In this shell, so that variables persist; options of the block do not.
         self._do(step, f". {script} >{printed} 2>&1 </dev/null; set +eo pipefail", printed)
         text = printed.read_text("utf-8", "replace")
         if step.shown is not None and not matches(step.shown, text):
@@ -90,7 +90,7 @@ class PageShell:
         return text
 
     def _do(self, step: Step, line: str, printed: Path) -> None:
-        """One line in the shell; its end is told by a pipe, and a failed command ends the shell."""
+        """One line in the shell; a pipe signals its end, and a failed command ends the shell."""
         assert self._shell.stdin is not None
         self._shell.stdin.write(f"{line}; echo done >&{self._told}\n".encode())
         self._shell.stdin.flush()
@@ -131,7 +131,7 @@ class PageShell:
 
 
 def _lives(process: int) -> bool:
-    """Whether a process runs; one that has ended and nobody has asked for does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text("ascii", "replace")
     except OSError:

@@ -109,6 +109,6 @@ async def test_the_environment_names_the_gateway_and_the_token(
     assert listed.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
     assert "is an unknown setting" not in listed
     assert "not known" in await ask("--token-env", "OTHER", **reported)
-    nobody = "http://127.0.0.1:9"
-    assert f"no gateway responds at {nobody}" in await ask("--url", nobody, **reported)
+    unused = "http://127.0.0.1:9"
+    assert f"no gateway responds at {unused}" in await ask("--url", unused, **reported)
     assert "PASSERELLE_TOKEN" in await ask(PASSERELLE_URL=gateway.url)

@@ -87,7 +87,7 @@ async def test_approval_is_shown_in_full_and_answered_once(
         rows = [line.split()[:3] for line in ended.lines]
         return [action, "allowed", "owner"] in rows and ended.lines[-1].endswith(" ended")
 
-    await wait_until(is_listed, WITHIN_S, "it stands among those that were allowed")
+    await wait_until(is_listed, WITHIN_S, "it is listed among the allowed ones")
     reported = await run_command(gateway, "approvals", "audit", action)
     assert any("action.resolved" in line and "decidedBy=owner" in line for line in reported.lines)
     assert reported.lines[-1].startswith("record: whole")

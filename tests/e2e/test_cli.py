@@ -262,7 +262,7 @@ def test_check_names_the_unreachable_agent(tmp_path: Path) -> None:
     assert url in faults[0]
 
 
-def test_check_of_a_configuration_without_agents_says_how_to_add_one(tmp_path: Path) -> None:
+def test_check_of_a_configuration_without_agents_explains_how_to_add_one(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("port: 0\n", encoding="utf-8")
     done = run(tmp_path, "check", "c.yaml")
     assert done.returncode == 0

@@ -42,7 +42,7 @@ def read_log(gateway: GatewayProcess) -> str:
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /agents/scripted HTTP/1.1\r\nHost: x\r\n"])
-async def test_callers_and_agents_are_served_beside_many_silent_connections(
+async def test_callers_and_agents_are_served_despite_many_silent_connections(
     tmp_path: Path, begun: bytes
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -71,7 +71,7 @@ def find_children(pid: int) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_story_that_breaks_says_where_and_keeps_its_data(
+async def test_failed_story_reports_its_step_and_keeps_its_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def break_down(stage: Stage) -> None:

@@ -77,7 +77,7 @@ async def test_notices_of_a_gateway_that_is_ready_are_printed(tmp_path: Path) ->
 
 
 async def test_gateway_without_a_timely_answer_is_unhealthy(tmp_path: Path) -> None:
-    async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(_stay_silent, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         reported = await ask_health(tmp_path, "--url", url, "--timeout", "0.2")
@@ -92,7 +92,7 @@ async def test_invalid_configuration_has_another_exit_status(tmp_path: Path) -> 
     assert "prot" in reported.stderr
 
 
-async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while await reader.read(4096):
         """Waits until the caller has disconnected."""
     writer.close()

@@ -49,7 +49,7 @@ FLAGS: Final = {"sessionId": "session", "contextId": "context", "pageSize": "lim
 
 
 @asynccontextmanager
-async def speak_http(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
+async def open_http(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     operations = {one.call.name: one for one in OPERATIONS}
     async with httpx.AsyncClient(
         base_url=gateway.url, headers=gateway.authorization, trust_env=False, timeout=20
@@ -70,7 +70,7 @@ async def speak_http(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
 
 
 @asynccontextmanager
-async def speak_channel(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
+async def open_channel_calls(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     url = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
     keys = iter(range(1000))
     async with ChannelClient(url, device="dev_story", token=gateway.token) as channel:
@@ -84,7 +84,7 @@ async def speak_channel(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
 
 
 @asynccontextmanager
-async def speak_words(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
+async def open_commands(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     async def speak(method: str, params: JsonObject) -> JsonObject:
         group, verb, *names = WORDS[method]
         words = [group, verb, *(str(params[name]) for name in names)]
@@ -96,7 +96,7 @@ async def speak_words(gateway: GatewayProcess) -> AsyncGenerator[Speak]:
     yield speak
 
 
-SPEAKERS: Final = {"http": speak_http, "channel": speak_channel, "command line": speak_words}
+SPEAKERS: Final = {"http": open_http, "channel": open_channel_calls, "command line": open_commands}
 
 
 async def play(speak: Speak, caller: Caller) -> str:

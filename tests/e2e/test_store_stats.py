@@ -53,7 +53,7 @@ async def test_numbers_match_the_work_with_and_without_a_running_gateway(
     assert second["tasks"] == after["tasks"] == TASKS
     assert second["sessions"] == TASKS
     content = cast("JsonObject", second["content"])
-    assert cast("int", content["count"]) >= TASKS, "texts over 16 KiB lie beside the engine"
+    assert cast("int", content["count"]) >= TASKS, "texts over 16 KiB are stored outside the engine"
     assert cast("int", content["bytes"]) >= TASKS * 20_000
     kinds = cast("dict[str, dict[str, int]]", after["kinds"])
     assert (

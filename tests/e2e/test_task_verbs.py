@@ -171,7 +171,9 @@ async def test_sessions_are_opened_named_listed_and_shown(
     assert idle.lines == ["no_op"]
 
 
-async def test_a_thread_goes_back_to_a_turn(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
+async def test_a_thread_is_rolled_back_to_a_turn(
+    gateway: GatewayProcess, peer: ScriptedPeer
+) -> None:
     del peer
     tasks: list[str] = []
     records: list[dict[str, Any]] = []

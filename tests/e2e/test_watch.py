@@ -30,8 +30,8 @@ WITHIN_S: Final = 20.0
 
 
 def compose(gateway: GatewayProcess, *words: str) -> list[str]:
-    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
-    return [COMMAND, "tasks", "watch", *words, *told]
+    options = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    return [COMMAND, "tasks", "watch", *words, *options]
 
 
 async def test_a_terminal_shows_states_and_rates_until_the_task_has_ended(
@@ -69,17 +69,17 @@ class Piped:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.told: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []
 
     async def until(self, member: str, value: str) -> dict[str, Any]:
         """Reads up to the next line with that value."""
         assert self.process.stdout is not None
         async with asyncio.timeout(WITHIN_S):
             while line := await self.process.stdout.readline():
-                self.told.append(json.loads(line))
-                if value in str(self.told[-1].get(member)):
-                    return self.told[-1]
-        raise AssertionError(f"it ended without {member}={value}: {self.told}")
+                self.lines.append(json.loads(line))
+                if value in str(self.lines[-1].get(member)):
+                    return self.lines[-1]
+        raise AssertionError(f"it ended without {member}={value}: {self.lines}")
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ async def test_lines_continue_after_a_restart_of_the_gateway(tmp_path: Path) -> 
             peer.release_all()
             last = await watch.until("status", "completed")
             assert await watch.process.wait() == ExitStatus.DONE
-        sequences = [line["sequence"] for line in watch.told if line.get("sequence")]
+        sequences = [line["sequence"] for line in watch.lines if line.get("sequence")]
         assert sequences == sorted(set(sequences))
         record = (await run_command(gateway, "tasks", "show", task_id, "--json")).answer
         assert record["status"] == "completed"

@@ -1,1 +1,1 @@
-"""Each example is played as its page says, with real processes."""
+"""Runs each example as its page describes, with real processes."""

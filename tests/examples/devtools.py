@@ -1,4 +1,4 @@
-"""A browser that nothing helps: Chromium opens a page as it is, and is asked over its debugging port."""
+"""An unmodified browser: Chromium opens a page, and is queried over its debugging port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OpenPage:
     orders: int = 0
 
     def evaluate(self, expression: str) -> object:
-        """The value of an expression in the page, awaited."""
+        """The awaited value of an expression in the page."""
         self.orders += 1
         params = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         order = {"id": self.orders, "method": "Runtime.evaluate", "params": params}
@@ -40,7 +40,7 @@ class OpenPage:
         return said["result"]["result"].get("value")
 
     def await_text(self, words: str) -> None:
-        """Returns once the page shows some words."""
+        """Returns once the page shows the text."""
         block_until(
             lambda: words in str(self.evaluate("document.body?.innerText")),
             WITHIN_S,
@@ -48,17 +48,17 @@ class OpenPage:
         )
 
     def await_no_text(self, words: str) -> None:
-        """Returns once the page does not show them any more."""
+        """Returns once the page no longer shows the text."""
         block_until(
             lambda: words not in str(self.evaluate("document.body?.innerText")),
             WITHIN_S,
-            f"the page shows {words} no more",
+            f"the page no longer shows {words}",
         )
 
 
 @contextlib.contextmanager
 def open_page(url: str, folder: Path) -> Generator[OpenPage]:
-    """A page in a browser of its own, which is killed at the end."""
+    """A page in a separate browser, which is killed at the end."""
     profile = folder / "profile"
     process = subprocess.Popen(
         [find_browser(), *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}", url],

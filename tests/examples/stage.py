@@ -1,4 +1,4 @@
-"""Examples on free ports: folders are copied, and pages are played as ``tests.documents`` plays pages."""
+"""Examples on free ports: folders are copied, and pages are run like in ``tests.documents``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PAGE: Final = "README.md"
 CONFIGURATION: Final = "passerelle.yaml"
 WITHIN_S: Final = 30.0
 _PORTS: Final = ("6379", "8000", "8080", "8081", "8082", "8090", "9000", "9001", "9100")
-"""Ports that stand in examples; each play has others."""
+"""Ports in examples; each run replaces them."""
 _LEFT_OUT: Final = shutil.ignore_patterns("state", "__pycache__", ".venv")
 _PASSED_ON: Final = ("LANG", "COVERAGE_PROCESS_START")
 
 
 @dataclass(slots=True)
 class Example:
-    """A copy of an example with its shell. ``ports`` are by the number that stands on the page."""
+    """A copy of an example with its shell. ``ports`` are by the number on the page."""
 
     folder: Path
     notes: Path
@@ -43,11 +43,11 @@ class Example:
     played: int = 0
 
     def url(self, port: str) -> str:
-        """Where what the page has at ``port`` is."""
+        """The URL of the page's ``port`` in this run."""
         return f"http://127.0.0.1:{self.ports[port]}"
 
     def play(self, before: str | None = None) -> None:
-        """Runs the steps of the page that are left, up to the one that has the words ``before``."""
+        """Runs the remaining steps of the page, up to the one that contains ``before``."""
         while self.played < len(self.steps):
             step = self.steps[self.played]
             if before is not None and before in step.commands:
@@ -57,7 +57,7 @@ class Example:
         assert before is None, f"no step has {before}"
 
     def take(self, words: str, instead: Mapping[str, str] | None = None) -> str:
-        """Runs the one step that has some words, with what its reader writes ``instead``; what it prints."""
+        """Runs the one step that contains a text, with the reader's own ``instead``; returns its output."""
         step = self.find(words)
         for words_there, written in (instead or {}).items():
             assert words_there in step.commands, f"{step.where} has no {words_there}"
@@ -67,23 +67,23 @@ class Example:
         return self.shell.run(step)
 
     def play_rest(self, page: str, words: str) -> None:
-        """Runs the steps of a page that come after the one that has some words."""
+        """Runs the steps of a page after the one that contains a text."""
         steps = [step for step in self.steps if step.where.startswith(f"{page}/")]
         places = [place for place, step in enumerate(steps) if words in step.commands]
         for step in steps[places[0] + 1 :]:
             self.shell.run(step)
 
     def find(self, words: str) -> Step:
-        """The one step that has some words."""
+        """The one step that contains a text."""
         (step,) = (step for step in self.steps if words in step.commands)
         return step
 
     def run(self, commands: str) -> str:
-        """Commands that the page does not have, in its shell; what they print."""
+        """Runs commands that are not on the page, in its shell; returns their output."""
         return self.shell.run(Step("the test", commands))
 
     def restart(self, terminal: str) -> None:
-        """Ends what runs in a terminal and runs it again, as its reader would."""
+        """Stops and restarts the program in a terminal, as its reader would."""
         self.shell.run(self._find(terminal))
 
     def stop(self, terminal: str) -> None:
@@ -91,7 +91,7 @@ class Example:
         self.shell.run(Step("the test", "true", terminal=terminal, until=""))
 
     def said(self, terminal: str) -> str:
-        """What its terminal printed so far, in all of its lives."""
+        """All output of a terminal so far, over all restarts."""
         # A block is found by its own file: the shell writes one for each that it runs.
         commands = self._find(terminal).commands
         scripts = sorted(self.notes.glob("*.sh"), key=lambda path: int(path.stem))
@@ -101,7 +101,7 @@ class Example:
         return "".join(path.read_text("utf-8", "replace") for path in outputs)
 
     def await_said(self, terminal: str, pattern: str) -> re.Match[str]:
-        """The first match in what a terminal printed, once there is one."""
+        """The first match in the output of a terminal, once there is one."""
         found = block_until(
             lambda: re.search(pattern, self.said(terminal), re.MULTILINE),
             WITHIN_S,
@@ -116,7 +116,7 @@ class Example:
 
 @contextlib.contextmanager
 def open_example(name: str, folder: Path) -> Generator[Example]:
-    """An example that has not begun yet; whatever it starts is gone at the end."""
+    """An example that has not started; all of its processes end with the block."""
     with open_together((name,), folder) as example:
         yield example
 
@@ -125,7 +125,7 @@ def open_example(name: str, folder: Path) -> Generator[Example]:
 def open_together(
     names: tuple[str, ...], folder: Path, pages: tuple[str, ...] = ()
 ) -> Generator[Example]:
-    """Several examples as their reader puts them together: files in one folder, settings in one file.
+    """Several examples combined as their reader would: files in one folder, settings in one file.
 
     The steps are those of all their pages, and of ``pages``, paths from the top of the repository.
     """
@@ -165,7 +165,7 @@ def _replace_ports(text: str, ports: dict[str, int]) -> str:
 
 
 def _join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The settings of two files: lists one after the other, sections member by member, and nothing said twice."""
+    """The settings of two files: lists are concatenated, sections merged by member, duplicates removed."""
     joined = dict(one)
     for name, value in other.items():
         known = one.get(name)

@@ -1,4 +1,4 @@
-"""The page of the example in Chromium: it shows a question, answers it, and goes on after a restart of the gateway."""
+"""The example's page in Chromium: it shows an approval, answers it, and continues after a restart of the gateway."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.examples.stage import open_example
 ASKED = "40 EUR to the baker"
 
 
-def test_a_page_of_another_origin_answers_a_question_with_tickets(tmp_path: Path) -> None:
+def test_page_of_another_origin_answers_an_approval_with_tickets(tmp_path: Path) -> None:
     with open_example("browser-page", tmp_path) as example:
         example.play(before="passerelle call payments")
         with open_page(example.url("8090"), tmp_path) as page:
             page.await_text("live")
             example.play()
             page.await_text(ASKED)
-            # The gateway goes and comes back: the page goes on by itself, with another ticket.
+            # The gateway restarts: the page continues by itself, with another ticket.
             example.restart("gateway")
             page.await_text("live")
             page.evaluate(

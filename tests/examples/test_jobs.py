@@ -1,8 +1,8 @@
-"""Jobs as somebody new does them, from end to end, with nothing but what the pages say.
+"""End-to-end jobs of a new user, with nothing but the pages.
 
-Two stand here; the third, two instances behind a proxy of which one is killed, is the whole page of an example, in
-``test_two_instances``. Settings and commands are those of the pages; what a test writes ``instead`` is what a reader
-writes: names of their own agents and folders.
+Two are here; the third, two instances behind a proxy of which one is killed, is the whole page of an example, in
+``test_two_instances``. Settings and commands are those of the pages; a test writes ``instead`` what a reader would:
+names of their own agents and folders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)  # some twenty commands, each of which sta
 
 
 def press(page: OpenPage, button: str) -> None:
-    """Presses the one button of the page with these words."""
+    """Presses the one button of the page with this text."""
     page.evaluate(
         "(([one, ...more]) => { if (more.length) throw Error('which?'); one.click(); })"
         f"([...document.querySelectorAll('button')].filter((b) => b.textContent === '{button}'))"
@@ -34,12 +34,12 @@ def press(page: OpenPage, button: str) -> None:
 
 
 def read_metric(shown: str, name: str) -> float:
-    """The value of a metric with its labels in what the page's command prints."""
+    """The value of a metric with its labels in the output of the page's command."""
     (value,) = re.findall(rf"^{re.escape(name)} (\S+)$", shown, re.MULTILINE)
     return float(value)
 
 
-def test_an_agent_of_ones_own_asks_on_a_page_of_ones_own(tmp_path: Path) -> None:
+def test_users_own_agent_requests_approval_on_the_users_own_page(tmp_path: Path) -> None:
     with open_together(("asking-agent", "browser-page"), tmp_path) as example:
         example.take("python agent.py")
         example.take("--demo-agents")
@@ -68,7 +68,7 @@ def test_a_team_has_keys_rules_two_approvers_webhooks_metrics_and_a_backup(tmp_p
         example.take("--demo-agents")
         example.take("python receive.py")
         example.take("node receive.mjs")
-        # The shop has its own payments told to both receivers; what the page has is the owner's call of another agent.
+        # The payments of the shop go to both receivers; the page has the owner's call of another agent.
         own = {
             "agents/echo": "agents/payments",
             "$(cat state/owner-token)": "$(key shop)",
@@ -77,7 +77,7 @@ def test_a_team_has_keys_rules_two_approvers_webhooks_metrics_and_a_backup(tmp_p
         example.take("ask m-1", own)
         for receiver in ("python", "node"):
             example.await_said(receiver, r"^verified: .*TASK_STATE_COMPLETED")
-        # Rules and approvers: small bills, large ones, none; who asked is refused, and two have to agree.
+        # Rules and approvers: small bills, large ones, none; the requester is refused, and two have to agree.
         example.play_rest("payments-policy", "passerelle serve")
         metrics = example.take("/metrics")
         assert read_metric(metrics, "passerelle_open_approvals") == 0

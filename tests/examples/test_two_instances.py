@@ -19,21 +19,21 @@ WITHIN_S: Final = 30.0
 
 
 def read_token(example: Example) -> str:
-    """The owner's, as both instances keep it."""
+    """The owner's token, which both instances share."""
     tokens = {(example.folder / one / "owner-token").read_text("ascii").strip() for one in "ab"}
     (token,) = tokens
     return token
 
 
 def open_http(example: Example, token: str) -> httpx.Client:
-    """A caller that knows nginx alone."""
+    """A caller that knows only nginx."""
     headers = {"Authorization": f"Bearer {token}", "A2A-Version": "1.0"}
     url = example.url("8000")
     return httpx.Client(base_url=url, headers=headers, timeout=WITHIN_S, trust_env=False)
 
 
 def stream_report(http: httpx.Client) -> list[str]:
-    """Texts of a report as its stream brings them."""
+    """The texts of a report, as its stream delivers them."""
     said = {"role": "ROLE_USER", "parts": [{"text": "chunks=5 every=0.5"}]}
     body = {"message": {"messageId": os.urandom(8).hex(), **said}}
     texts: list[str] = []
@@ -45,13 +45,13 @@ def stream_report(http: httpx.Client) -> list[str]:
             artifact = orjson.loads(line.removeprefix("data:"))["artifactUpdate"]["artifact"]
             texts.append(artifact["parts"][0]["text"])
             if len(texts) == 1:
-                # The agent is still writing: an answer that nginx keeps back would not be here yet.
+                # The agent is still writing: if nginx buffered the answer, it would not be here yet.
                 assert len(http.get("/v1/tasks?status=running").json()["tasks"]) == 1
     return texts
 
 
 def greet(socket: ClientConnection, token: str) -> str:
-    """The connection for which a device is welcome."""
+    """The connection on which a device is welcomed."""
     hello: JsonObject = {
         "t": "hello",
         "v": 1,
@@ -72,7 +72,7 @@ def read_report(http: httpx.Client, task: str) -> str:
     return "".join(part["text"] for part in artifact["parts"])
 
 
-def test_a_task_goes_on_whichever_instance_is_killed(tmp_path: Path) -> None:
+def test_task_continues_whichever_instance_is_killed(tmp_path: Path) -> None:
     whole = "".join(f"line {line} of {LINES}\n" for line in range(1, LINES + 1))
     with open_example("two-instances", tmp_path) as example:
         example.play()
@@ -81,13 +81,13 @@ def test_a_task_goes_on_whichever_instance_is_killed(tmp_path: Path) -> None:
             assert "completed" in (example.folder / "watched").read_text("utf-8")
             assert read_report(http, example.run("echo $task").strip()) == whole
             example.restart("a")
-            # The other one now, while the one from before is back.
+            # Now the other instance, while the first one is up again.
             (kill,) = (step.commands for step in example.steps if "kill -9" in step.commands)
             example.run(kill.replace("a.pid", "b.pid"))
             assert read_report(http, example.run("echo $task").strip()) == whole
 
 
-def test_streams_and_sockets_pass_at_once(tmp_path: Path) -> None:
+def test_streams_and_sockets_are_not_buffered(tmp_path: Path) -> None:
     with open_example("two-instances", tmp_path) as example:
         example.play(before="chunks=40")
         token = read_token(example)

@@ -1,4 +1,4 @@
-"""Receivers of the example: they take what the gateway has signed for them, and nothing else."""
+"""The example's receivers: they accept only deliveries that the gateway has signed for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPLETED = r"^verified: .*TASK_STATE_COMPLETED"
 
 
 def catch_delivery(port: int) -> tuple[dict[str, str], bytes]:
-    """One delivery to a port: its headers and body. It is answered with 503, so that it comes again."""
+    """One delivery to a port: its headers and body. It is answered with 503, so that it is repeated."""
     caught: list[tuple[dict[str, str], bytes]] = []
 
     class Catcher(BaseHTTPRequestHandler):
@@ -26,7 +26,7 @@ def catch_delivery(port: int) -> tuple[dict[str, str], bytes]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-            """Nothing."""
+            """Logs nothing."""
 
     with HTTPServer(("127.0.0.1", port), Catcher) as server:
         server.timeout = 30
@@ -40,7 +40,7 @@ def post(url: str, headers: Mapping[str, str], body: bytes) -> int:
 
 
 def catch_next(example: Example, receiver: str, port: str) -> tuple[dict[str, str], bytes]:
-    """A genuine delivery that a receiver has not seen yet."""
+    """A genuine delivery that the receiver has not seen yet."""
     example.stop(receiver)
     caught: list[tuple[dict[str, str], bytes]] = []
     catching = threading.Thread(target=lambda: caught.append(catch_delivery(example.ports[port])))
@@ -50,7 +50,7 @@ def catch_next(example: Example, receiver: str, port: str) -> tuple[dict[str, st
     return caught[0]
 
 
-def test_receivers_take_what_is_signed_for_them_and_nothing_else(tmp_path: Path) -> None:
+def test_receivers_accept_only_deliveries_signed_for_them(tmp_path: Path) -> None:
     with open_example("webhook-receiver", tmp_path) as example:
         example.play()
         for receiver, port, other in (("python", "9000", "9100"), ("node", "9100", "9000")):

@@ -1,9 +1,9 @@
-"""``make fuzz``: hostile requests on every edge of a real gateway, hostile connections to another one beside it.
+"""``make fuzz``: hostile requests on every edge of a real gateway, and hostile connections to another one.
 
-``SEED=n`` plans the same again, ``SHORT=1`` sends 500 requests instead of 10,000 and opens fewer connections. The run
-holds when no answer is a 500, shows an inside of ours or has the wrong form, and afterwards the gateway is healthy,
-counts no error of its own, and has as many files, tasks of its loop and running tasks of callers as before.
-``connections`` says what has to hold of those.
+``SEED=n`` repeats a plan, ``SHORT=1`` sends 500 requests instead of 10,000 and opens fewer connections. The run
+passes when no answer is a 500, reveals an internal detail or has the wrong form, and afterwards the gateway is
+healthy, has counted no internal error, and has as many files, loop tasks and running tasks of callers as before.
+``connections`` defines the checks of connections.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 SHORT: Final = 500
 LONG: Final = 10_500
-"""Of these more than 10,000 can be written as requests."""
+"""More than 10,000 of these can be written as requests."""
 _QUIET: Final = (
     hypothesis.HealthCheck.too_slow,
     hypothesis.HealthCheck.data_too_large,
@@ -49,8 +49,8 @@ _BAD_CODES: Final = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
 
 @dataclass(slots=True)
-class _Heard:
-    """As much of an answer as came."""
+class _Partial:
+    """The received part of an answer."""
 
     status: int = 0
     media_type: str = ""
@@ -58,12 +58,12 @@ class _Heard:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it may go on for as long as it likes."""
+        """Whether it may continue without a limit."""
         return self.media_type.startswith("text/event-stream")
 
 
 class Range:
-    """Where shots are fired, and what came of them."""
+    """The gateway under test, and the results."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -81,7 +81,7 @@ class Range:
         )
 
     def fire(self, shot: Shot) -> None:
-        """One request, and a look at its answer. A stream is read for a moment and left."""
+        """Sends one request and checks its answer. A stream is read for a moment and closed."""
         self.fired[shot.edge] += 1
         try:
             request = self.http.build_request(
@@ -90,14 +90,14 @@ class Range:
         except (httpx.InvalidURL, ValueError):
             # It cannot be written as a request, so no client could send it.
             return
-        received = _Heard()
+        received = _Partial()
         try:
             self._read(request, received)
         except httpx.TimeoutException:
             if not received.is_stream:
                 self.complain(shot, "no whole answer in time")
         except (httpx.WriteError, httpx.ReadError):
-            # A body that is refused for its size may be cut off while it is sent.
+            # A body that is refused for its size may be cut while it is sent.
             return
         except httpx.HTTPError as error:
             self.complain(shot, repr(error))
@@ -108,7 +108,7 @@ class Range:
             ):
                 self.complain(shot, f"{received.status}: {fault}: {received.body[:200]!r}")
 
-    def _read(self, request: httpx.Request, received: _Heard) -> None:
+    def _read(self, request: httpx.Request, received: _Partial) -> None:
         response = self.http.send(request, stream=True)
         received.status = response.status_code
         received.media_type = response.headers.get("content-type", "")
@@ -121,7 +121,7 @@ class Range:
             response.close()
 
     def fire_grpc(self, channel: grpc.Channel, method: str, body: bytes, version: str) -> None:
-        """One call with any bytes for a message."""
+        """One call with arbitrary bytes as its message."""
         self.fired["grpc"] += 1
         call: Callable[..., bytes] = cast(
             "Any", channel.unary_unary(f"/lf.a2a.v1.A2AService/{method}")
@@ -135,7 +135,7 @@ class Range:
                 self.faults.append(f"grpc {method} {body[:80]!r}: {code.name}")
 
     def complain(self, shot: Shot, fault: str) -> None:
-        """Keeps a fault with the request that showed it."""
+        """Records a fault with the request that caused it."""
         self.faults.append(f"{shot.method} {shot.path[:120]} {shot.body[:160]!r} → {fault}")
 
     def close(self) -> None:
@@ -143,10 +143,10 @@ class Range:
         self.http.close()
         self.owner.close()
 
-    # ------------------------------------------------------------ what is left behind
+    # ------------------------------------------------------------ leftovers
 
     def find_unended(self) -> Iterator[str]:
-        """Tasks of callers that go on."""
+        """Tasks of callers that still run."""
         for state in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"):
             asked = {"status": state, "A2A-Version": "1.0"}
             page = self.http.get("/agents/conformance/tasks", params=asked).json()
@@ -155,7 +155,7 @@ class Range:
 
 
 def shoot(seed: int, count: int, strategy: st.SearchStrategy[T], fire: Callable[[T], None]) -> None:
-    """Draws that many examples and fires each."""
+    """Draws that many examples and sends each."""
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -174,11 +174,11 @@ def shoot(seed: int, count: int, strategy: st.SearchStrategy[T], fire: Callable[
 
 
 def run_all(site: Site, seed: int, count: int) -> Range:
-    """Every edge gets its share."""
+    """Sends to every edge its share of requests."""
     range_ = Range(site)
     range_.fire(Shot("http", "GET", "/agents/conformance/tasks?A2A-Version=1.0"))
     remains = Remains(range_.owner)
-    before = remains.look()
+    before = remains.measure()
     for share, strategy in ((0.35, rpc_shots()), (0.3, http_shots()), (0.15, other_shots())):
         shoot(seed, int(count * share), strategy, range_.fire)
     _shoot_openapi(range_, seed, int(count * 0.12))
@@ -195,7 +195,7 @@ def run_all(site: Site, seed: int, count: int) -> Range:
 
 
 def _shoot_openapi(range_: Range, seed: int, count: int) -> None:
-    """What schemathesis makes of our own OpenAPI document, lawful and not, as the owner."""
+    """Requests that schemathesis generates from the OpenAPI document, valid and invalid, as the owner."""
     url = range_.site.gateway.url
     schema = schemathesis.openapi.from_dict(range_.owner.get("/v1/openapi.json").json())
     found: list[Any] = [one.ok() for one in cast("Any", schema).get_all_operations()]
@@ -227,7 +227,7 @@ def _shoot_openapi(range_: Range, seed: int, count: int) -> None:
 
 
 async def run(seed: int, *, short: bool) -> tuple[Range, Outcome]:
-    """A gateway for requests, and one for connections."""
+    """Runs one gateway for requests, and one for connections."""
     with tempfile.TemporaryDirectory(prefix="psr-fuzz-") as name:
         folders = [Path(name, part) for part in ("requests", "connections")]
         for folder in folders:
@@ -261,7 +261,7 @@ def main() -> int:
     print(
         f"fuzz: {range_.fired.total()} requests ({_list(range_.fired)}),"
         f" {opened.opened.total()} connections ({_list(opened.opened)}),"
-        f" {opened.beside.answered} calls beside them, the slowest {opened.beside.slowest_s:.1f} s,"
+        f" {opened.background.answered} other calls, the slowest {opened.background.slowest_s:.1f} s,"
         f" seed {seed}: {verdict}"
     )
     return 1 if faults else 0

@@ -1,7 +1,7 @@
-"""Hostile connections to a gateway of their own: crowds that stop half-way, pipelines, and readers that hardly read.
+"""Hostile connections to a separate gateway: crowds that stop half-way, pipelines, and very slow readers.
 
-What is planned follows from the seed. It holds when somebody else is answered all through and after, every connection
-ends within the time that is promised for it, no log line tells of an error, and what was taken is given back.
+The seed determines the plan. The run passes when another caller is answered during and after it, every connection
+ends within its guaranteed time, no log line reports an error, and all resources are returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import orjson
 
 from tests.conformance.grpc_caller import GrpcCaller
 from tests.fuzz import pipelines, slow_readers
-from tests.fuzz.crowds import CROWDS, GRPC, Crowd, stand
+from tests.fuzz.crowds import CROWDS, GRPC, Crowd, run_connection
 from tests.fuzz.remains import Remains
 from tests.memory.site import MB, QUIET, Site, run_site, write_message
 from tests.support.background_calls import BackgroundCalls
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 _FAST: Final[JsonObject] = {"events_per_s": 100_000, "bytes_per_s": 1_000_000_000}
 _GROWTH: Final = 1.1
 _BAD_LEVELS: Final = frozenset({"error", "critical"})
-_HEARD: Final = "heard"
+_ANSWERED: Final = "heard"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``crowd`` connections of each kind, and in each round so many pipelines, and slow readers of each kind.
+    """``crowd`` connections of each kind; pipelines and slow readers of each kind per round.
 
-    Crowds that may live for longer than ``within_s`` are not waited for: they leave.
+    Crowds that may live longer than ``within_s`` are not awaited: they disconnect.
     """
 
     crowd: int
@@ -59,17 +59,17 @@ LONG: Final = Plan(crowd=60, rounds=8, pipelines=12, requests=80, readers=4, wit
 
 @dataclass(slots=True)
 class Outcome:
-    """Connections by kind, what was wrong, and the calls of somebody else."""
+    """Connections by kind, faults, and the calls of another caller."""
 
     opened: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
-    beside: BackgroundCalls = field(default_factory=BackgroundCalls)
+    background: BackgroundCalls = field(default_factory=BackgroundCalls)
     resting: list[int] = field(default_factory=list[int])
-    """Bytes that the gateway has after each round."""
+    """Memory of the gateway after each round, in bytes."""
 
 
 async def play(folder: Path, seed: int, plan: Plan) -> Outcome:
-    """All of it, on a gateway below ``folder``."""
+    """Runs everything against a gateway below ``folder``."""
     outcome, port = Outcome(), find_free_port()
     async with AsyncExitStack() as stack:
         listening: JsonObject = {"port": port, "default_agent": QUIET}
@@ -88,17 +88,17 @@ async def play(folder: Path, seed: int, plan: Plan) -> Outcome:
         asks = (partial(_ask, site), partial(_ask_grpc, caller), partial(_ask_task, site))
         for ask in asks:
             outcome.faults += filter(None, [await ask()])
-        before = await asyncio.to_thread(remains.look)
-        async with outcome.beside.calling(*asks):
+        before = await asyncio.to_thread(remains.measure)
+        async with outcome.background.calling(*asks):
             await _play_all(site, port, seed, plan, outcome)
         for ask in asks:
             outcome.faults += filter(None, [await ask()])
         outcome.faults += await asyncio.to_thread(lambda: list(remains.find_left_behind(before)))
         outcome.faults += find_growth(outcome.resting)
-        outcome.faults += find_told(_read_log(site))
-    outcome.faults += outcome.beside.faults
-    if not outcome.beside.answered:
-        outcome.faults.append("nobody else was answered")
+        outcome.faults += find_errors(_read_log(site))
+    outcome.faults += outcome.background.faults
+    if not outcome.background.answered:
+        outcome.faults.append("no other caller was answered")
     return outcome
 
 
@@ -110,7 +110,7 @@ async def _play_all(site: Site, port: int, seed: int, plan: Plan, outcome: Outco
         for number in range(plan.crowd):
             chance = _make_chance(seed, f"{crowd.name} {number}")
             at = ports.get(crowd.port, site.gateway.port)
-            standing[asyncio.create_task(stand(crowd, site, at, chance))] = crowd
+            standing[asyncio.create_task(run_connection(crowd, site, at, chance))] = crowd
     try:
         for number in range(plan.rounds):
             await _play_round(site, seed, number, plan, outcome)
@@ -138,7 +138,7 @@ async def _play_round(site: Site, seed: int, number: int, plan: Plan, outcome: O
 
 async def _ask(site: Site) -> str:
     answer = await site.call("bob", "SendMessage", write_message("echo"), QUIET)
-    return "" if _HEARD in str(answer.get("result")) else str(answer)
+    return "" if _ANSWERED in str(answer.get("result")) else str(answer)
 
 
 async def _ask_task(site: Site) -> str:
@@ -150,11 +150,11 @@ async def _ask_task(site: Site) -> str:
 
 async def _ask_grpc(caller: GrpcCaller) -> str:
     answer = await caller.call("SendMessage", write_message("echo"))
-    return "" if _HEARD in str(answer.result) else repr(answer.refusal)
+    return "" if _ANSWERED in str(answer.result) else repr(answer.refusal)
 
 
 def find_growth(resting: Sequence[int]) -> Iterator[str]:
-    """Rounds alike leave alike, but for the first, which fills what is kept."""
+    """Equal rounds must leave equal memory, except the first, which fills caches."""
     if resting[-1] > _GROWTH * resting[0]:
         reported = ", ".join(f"{size / MB:.0f}" for size in resting)
         yield f"memory is not given back: {reported} MB after each round"
@@ -166,8 +166,8 @@ def _read_log(site: Site) -> str:
     return child.stderr_file.read_text(encoding="utf-8")
 
 
-def find_told(log: str) -> Iterator[str]:
-    """Lines of a log that tell of an error of ours; each line is JSON."""
+def find_errors(log: str) -> Iterator[str]:
+    """Log lines that report an internal error; each line is JSON."""
     for line in log.splitlines():
         try:
             level = orjson.loads(line)["level"]

@@ -1,4 +1,4 @@
-"""Crowds of connections that begin something and never go on; each has a time within which the gateway ends it."""
+"""Crowds of connections that begin something and never continue; the gateway closes each within a time limit."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 GRPC: Final = "grpc"
 HTTP: Final = "http"
 SLACK_S: Final = 5.0
-"""A loaded machine is late."""
+"""Tolerance for a loaded machine."""
 _HEAD_S: Final = 15.0
 _BODY_S: Final = 60.0
 _HANDSHAKE_S: Final = 15.0
-"""As docs/operate/README.md promises, and decision 0119 of gRPC."""
+"""As docs/operate/README.md states, and decision 0119 for gRPC."""
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """One way to stop half-way: what is written to which port, and the seconds that such a connection lives at most."""
+    """One way to stop half-way: the bytes and the port, and the maximum lifetime of the connection in seconds."""
 
     name: str
     port: str
@@ -38,7 +38,7 @@ class Crowd:
     within_s: float
 
 
-def _say_nothing(_site: Site, _chance: Random) -> bytes:
+def _send_nothing(_site: Site, _chance: Random) -> bytes:
     return b""
 
 
@@ -48,7 +48,7 @@ def _write_half_head(site: Site, chance: Random) -> bytes:
 
 
 def _write_half_body(site: Site, chance: Random) -> bytes:
-    # Without a credential as well: a stranger has no more time than a caller.
+    # Also without a credential: an unknown client has no more time than a caller.
     raw = write_request(site, chance.choice(("alice", "nobody")), 1)
     return raw[: chance.randint(raw.index(_HEAD_END) + len(_HEAD_END), len(raw) - 1)]
 
@@ -70,26 +70,26 @@ def _write_preface(_site: Site, _chance: Random) -> bytes:
 
 
 CROWDS: Final = (
-    Crowd("silent", HTTP, _say_nothing, _HEAD_S),
+    Crowd("silent", HTTP, _send_nothing, _HEAD_S),
     Crowd("half a head", HTTP, _write_half_head, _HEAD_S),
     Crowd("half a body", HTTP, _write_half_body, _BODY_S),
     Crowd("half of the chunks", HTTP, _write_half_chunks, _BODY_S),
-    Crowd("silent, gRPC", GRPC, _say_nothing, _HANDSHAKE_S),
+    Crowd("silent, gRPC", GRPC, _send_nothing, _HANDSHAKE_S),
     Crowd("half a preface, gRPC", GRPC, _write_half_preface, _HANDSHAKE_S),
     Crowd("preface alone, gRPC", GRPC, _write_preface, _HANDSHAKE_S),
 )
 
 
 def write_request(site: Site, caller: str, number: int, text: str = "echo") -> bytes:
-    """A whole SendMessage to the quiet agent, whose JSON-RPC id is ``number``."""
+    """A whole SendMessage to the quiet agent, with the JSON-RPC id ``number``."""
     body = write_call("SendMessage", write_message(text), number)
     return site.write_head(caller, len(body), f"/agents/{QUIET}") + body
 
 
-async def stand(crowd: Crowd, site: Site, port: int, chance: Random) -> str:
-    """One of a crowd, until the gateway ends it; what is wrong with that, or nothing.
+async def run_connection(crowd: Crowd, site: Site, port: int, chance: Random) -> str:
+    """Runs one connection until the gateway closes it; returns the fault, or nothing.
 
-    A cancelled one leaves.
+    A cancelled one disconnects.
     """
     wire = await Wire.open(port)
     began_s = time.monotonic()

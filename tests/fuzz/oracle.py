@@ -1,4 +1,4 @@
-"""What must be true of every answer, whatever was asked: no 500, no inside of ours, and the form of the edge."""
+"""Conditions for every answer to any request: no 500, no internal detail, and the form of the edge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTERNAL: Final = -32603
 
 
 def find_faults(edge: str, status: int, media_type: str, body: bytes) -> Iterator[str]:
-    """What is wrong with an answer; nothing when all is well."""
+    """The fault of an answer, or nothing."""
     yield from (f"it shows {word!r}" for word in INSIDES if word in body)
     if status == BROKEN and PEERS_FAULT.encode() not in body:
         yield "it is a 500"
@@ -26,7 +26,7 @@ def find_faults(edge: str, status: int, media_type: str, body: bytes) -> Iterato
     if edge == "other" and not body:
         return
     if media_type.startswith("text/plain") and status == REFUSED:
-        # The HTTP parser did not get as far as an edge.
+        # The HTTP parser rejected it before it reached an edge.
         return
     yield from _judge_form(edge, status, media_type, body)
 
@@ -45,7 +45,7 @@ def _judge_form(edge: str, status: int, media_type: str, body: bytes) -> Iterato
         case "rpc":
             if "jsonrpc" not in members or len(members.keys() & {"result", "error"}) != 1:
                 yield "it is no JSON-RPC response"
-            elif error is not None and _is_ours(error):
+            elif error is not None and _is_product_error(error):
                 yield "it is an internal error"
         case "http":
             if not isinstance(error, dict) or cast("dict[str, Any]", error).get("code") != status:
@@ -55,7 +55,7 @@ def _judge_form(edge: str, status: int, media_type: str, body: bytes) -> Iterato
                 yield f"it is no problem ({media_type})"
 
 
-def _is_ours(error: dict[str, Any]) -> bool:
+def _is_product_error(error: dict[str, Any]) -> bool:
     details: list[dict[str, Any]] = error.get("data") or []
     reason = next((str(one["reason"]) for one in details if one.get("reason")), "")
     return error.get("code") == _INTERNAL and reason in {"", _OURS}

@@ -1,4 +1,4 @@
-"""Requests of all kinds behind each other in one connection, cut anywhere: each has its own answer, in their order."""
+"""Pipelined requests of all kinds in one connection, split anywhere: each gets its own answer, in order."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _AGENT: Final = f"/agents/{QUIET}"
 _CARD: Final = f"{_AGENT}/.well-known/agent-card.json"
 _PARSE_ERROR: Final = -32700
 _ENDING: Final = 4
-"""One of so many pipelines leaves before its answers have come."""
+"""One of this many pipelines disconnects before its answers arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request, and what its answer has to be: a status, and where a test of its body is true."""
+    """A request, and its expected answer: a status, and a test of the body."""
 
     raw: bytes
     status: int
@@ -67,7 +67,7 @@ def _get(site: Site, path: str, verb: str = "GET") -> bytes:
 
 
 def _call(site: Site, number: int, method: str, params: JsonObject, chance: Random) -> bytes:
-    """A JSON-RPC call; its body has a length, or comes in chunks of any size."""
+    """A JSON-RPC call; its body has a length, or comes in chunks of random size."""
     body = write_call(method, params, number)
     raw = site.write_head("alice", len(body), _AGENT)
     if chance.random() < 0.5:
@@ -137,7 +137,7 @@ def _stranger(site: Site, number: int, _chance: Random) -> Request:
 
 
 def _garbage(site: Site, number: int, chance: Random) -> Request:
-    # Blank lines within are no end of a head.
+    # Blank lines inside it do not end a head.
     body = b"{\r\n\r\nGET / HTTP/1.1\r\n\r\n" + b"x" * chance.randint(0, 3_000)
     raw = site.write_head("alice", len(body), _AGENT) + body
 
@@ -166,14 +166,14 @@ KINDS: Final = (
 
 
 def plan(site: Site, count: int, chance: Random) -> list[Request]:
-    """So many requests; the last one closes the connection."""
+    """``count`` requests; the last one closes the connection."""
     found = [chance.choice(KINDS)(site, number, chance) for number in range(1, count)]
     last = _get(site, "/healthz").replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
     return [*found, Request(last, 200, _is_any)]
 
 
 async def play(site: Site, count: int, chance: Random) -> str:
-    """One connection with so many requests; what is wrong with their answers, or nothing."""
+    """One connection with ``count`` requests; returns the fault of their answers, or nothing."""
     requests = plan(site, count, chance)
     wire = await Wire.open(site.gateway.port)
     raw = b"".join(one.raw for one in requests)

@@ -1,4 +1,4 @@
-"""What a gateway has that it has to give back: looked at before and after."""
+"""Resources that a gateway has to return: compared before and after."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ERRORS: Final = "passerelle_runtime_errors_total"
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """``owner`` may ask for metrics."""
+    """``owner`` may read metrics."""
 
     owner: httpx.Client
 
-    def look(self) -> dict[str, float]:
-        """What is open now, what is drawn from the budget, and the errors that were counted."""
+    def measure(self) -> dict[str, float]:
+        """Open resources, budget in use, and counted errors."""
         found: dict[str, float] = {_HELD: 0.0, _ERRORS: 0.0}
         for line in self.owner.get("/metrics").text.splitlines():
             name, _, value = line.rpartition(" ")
@@ -42,7 +42,7 @@ class Remains:
     def find_left_behind(
         self, before: dict[str, float], find_more: Callable[[], Iterable[str]] = tuple
     ) -> Iterator[str]:
-        """What did not come back in time; ``find_more`` says what else has to, each time it is asked."""
+        """Resources that were not returned in time; ``find_more`` names further ones at each call."""
         deadline = time.monotonic() + _SETTLE_S
         while more := [*self._compare(before), *find_more()]:
             if time.monotonic() > deadline:
@@ -51,12 +51,12 @@ class Remains:
             time.sleep(0.2)
 
     def _compare(self, before: dict[str, float]) -> Iterator[str]:
-        now = self.look()
+        now = self.measure()
         for name, slack in _SLACK.items():
             if now[name] > before[name] + slack:
                 yield f"{name}: {before[name]:.0f} before, {now[name]:.0f} after"
         if now[_HELD]:
-            yield f"{now[_HELD]:.0f} bytes of the budget are held for nobody"
+            yield f"{now[_HELD]:.0f} bytes of the budget are not returned"
         if now[_ERRORS]:
             yield f"the gateway counted {now[_ERRORS]:.0f} errors of its own"
         if not self.owner.get("/readyz").is_success:

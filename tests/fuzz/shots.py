@@ -1,6 +1,6 @@
-"""Hostile requests, as strategies: each edge gets what is nearly right, what is plainly wrong, and what is meant badly.
+"""Hostile requests, as strategies: each edge gets almost valid, plainly invalid and malicious ones.
 
-Most begin with a lawful request, in which one thing is replaced: a body of noise alone never comes past the parser.
+Most are a valid request with one thing replaced: a body of noise alone never passes the parser.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NASTY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One request; ``edge`` says in which form its refusal has to come."""
+    """One request; ``edge`` determines the form of its refusal."""
 
     edge: str
     method: str
@@ -137,7 +137,7 @@ def _pack(value: object) -> bytes:
 
 @st.composite
 def headers(draw: st.DrawFn) -> dict[str, str]:
-    """Headers of a call: mostly lawful ones."""
+    """Headers of a call, mostly valid."""
     ascii_texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40)
     found = {"A2A-Version": "1.0", "Content-Type": "application/json"}
     for name in draw(st.lists(st.sampled_from(HEADERS), max_size=2)):
@@ -192,7 +192,7 @@ def http_shots(draw: st.DrawFn) -> Shot:
 
 @st.composite
 def other_shots(draw: st.DrawFn) -> Shot:
-    """Cards, callbacks of agents, and paths that are not there."""
+    """Cards, callbacks of agents, and unknown paths."""
     word = _quote(draw(_texts))
     path = draw(
         st.sampled_from(

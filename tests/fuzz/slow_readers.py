@@ -1,7 +1,7 @@
 """Readers that take a byte now and then: of A2A streams, of events over ``/v1``, and of channels.
 
-All of them follow one task whose artifact comes in numbered chunks, more than a socket buffers. After a while some
-leave, and the others read on: they find every chunk once and in order, or where channels allow it a gap that says so.
+All of them follow one task whose artifact comes in numbered chunks, larger than a socket buffers. After a while some
+disconnect, and the others read on: they get every chunk once and in order, or a gap where channels allow one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WHOLE_WITHIN_S: Final = 40.0
 CHUNKS: Final = 700
 CHUNK_KB: Final = 12
-"""Together 8 MB; each chunk stands in its event, and is not read from elsewhere."""
+"""Together 8 MB; each chunk is inside its event, and not read by reference."""
 _SLOW_S: Final = 2.0
 _STAYING: Final = 0.6
 CALLER: Final = "alice"
@@ -33,12 +33,12 @@ _NUMBER: Final = re.compile(rb'"text":"(\d{8})z')
 _LAST: Final = b'"TASK_STATE_COMPLETED"'
 _GAPS: Final = (b"event: gap", b'"t":"gap"')
 _TOO_SLOW: Final = b"\x0f\xa8"
-"""4008, as it stands in a close frame."""
+"""4008, as in a close frame."""
 
 
 @dataclass(slots=True, eq=False)
 class Slow:
-    """A reader that has begun, in what ``kind`` of stream, and all that it has read."""
+    """A running reader of a stream of ``kind``, and everything that it has read."""
 
     kind: str
     wire: Wire
@@ -48,7 +48,7 @@ class Slow:
     read: bytearray = field(default_factory=bytearray)
 
     async def read_on(self) -> None:
-        """Until the task has ended, or the other side has closed."""
+        """Reads until the task has ended, or the other side has closed."""
         if self.is_chunked:
             async for piece in self.wire.read_chunks():
                 self.read += piece
@@ -61,7 +61,7 @@ class Slow:
                 return
 
     def judge(self) -> str:
-        """What is wrong with what it has read, or nothing."""
+        """The fault of what it has read, or nothing."""
         numbers = [int(found) for found in _NUMBER.findall(self.read)]
         if self.may_skip and (_TOO_SLOW in self.read[-200:] or any(g in self.read for g in _GAPS)):
             return "" if numbers == sorted(set(numbers)) else f"{self.kind}: out of order"
@@ -115,7 +115,7 @@ KINDS: Final = (_read_rpc, _read_http, _read_events, _read_channel)
 
 
 async def play(site: Site, each: int, chance: Random) -> list[str]:
-    """So many readers of each kind; what is wrong with what they have read."""
+    """Runs ``each`` readers of each kind; returns their faults."""
     async with site.stream(CALLER, f"artifact hold=1 n={CHUNKS} kb={CHUNK_KB}") as events:
         first = object_at(await events.next() or {}, "result")
         task = text_at(object_at(first, "task"), "id")
@@ -137,7 +137,7 @@ async def _read_all(events: Events, slow: list[Slow], chance: Random) -> list[st
     reading = {one: asyncio.create_task(one.read_on()) for one in slow}
     try:
         async with asyncio.timeout(WHOLE_WITHIN_S):
-            # Who reads at once has everything, whoever else reads.
+            # A fast reader gets everything, whatever other readers do.
             last = await events.read_to_end()
             await asyncio.sleep(_SLOW_S)
             for one in slow:
@@ -159,5 +159,5 @@ async def _read_all(events: Events, slow: list[Slow], chance: Random) -> list[st
         if error is not None
     ]
     if _LAST.strip(b'"').decode() not in str(last):
-        faults.append(f"a reader beside slow ones was not told of the end: {str(last)[:300]}")
+        faults.append(f"a fast reader did not receive the end: {str(last)[:300]}")
     return faults + [fault for one in staying if (fault := one.judge())]

@@ -1,6 +1,6 @@
-"""One connection as somebody hostile has it: any bytes in any pieces, and read no faster than its pace allows.
+"""A hostile client connection: any bytes in any pieces, read no faster than its pace allows.
 
-It has no buffer but its own, so that what is not read stays with the kernel and with the gateway.
+It has no buffer but its own, so unread data stays in the kernel and in the gateway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from random import Random
 
 SMALL: Final = 16_384
-"""Bytes that the kernel of this machine keeps for a reader that is to be slow."""
+"""Receive buffer of the kernel for a slow reader."""
 _MOST: Final = 1 << 20
 _PIECES: Final = (1, 2, 7, 200, 1_460, 20_000)
 _HOST: Final = "127.0.0.1"
@@ -27,12 +27,12 @@ _BODYLESS: Final = frozenset({204, 304})
 
 
 class Ended(Exception):
-    """The other side has closed, in the middle of what was read; the text is what came of it."""
+    """The other side has closed during a read; the text is the data until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. Names of headers are in small letters."""
+    """One answer, with lower-case header names."""
 
     status: int
     headers: dict[str, str]
@@ -41,13 +41,13 @@ class Answer:
 
 @dataclass(slots=True)
 class Pace:
-    """Now and then a few bytes, as long as ``is_slow``."""
+    """Reads a few bytes now and then while ``is_slow``."""
 
     chance: Random
     is_slow: bool = True
 
     def draw(self) -> tuple[float, int]:
-        """Seconds to wait, and bytes to take then."""
+        """Seconds to wait, and bytes to read after that."""
         if not self.is_slow:
             return 0.0, _MOST
         return self.chance.uniform(0.001, 0.05), self.chance.choice((1, 1, 3, 40))
@@ -63,7 +63,7 @@ class Wire:
 
     @classmethod
     async def open(cls, port: int, pace: Pace | None = None) -> Self:
-        """To a port of this machine."""
+        """Connects to a port of this machine."""
         link = socket.socket()
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,7 +73,7 @@ class Wire:
         return cls(link, pace)
 
     async def send(self, raw: bytes) -> None:
-        """All of it.
+        """Sends all bytes.
 
         Raises:
             ConnectionError: the other side has closed.
@@ -81,24 +81,24 @@ class Wire:
         await asyncio.get_running_loop().sock_sendall(self.link, raw)
 
     async def send_pieces(self, raw: bytes, chance: Random) -> None:
-        """All of it, in pieces as ``split`` cuts them."""
+        """Sends all bytes, in pieces cut by ``split``."""
         for piece in split(raw, chance):
             await self.send(piece)
-            # Without a pause now and then the kernel joins what was cut.
+            # Without a pause now and then the kernel would join the pieces.
             await asyncio.sleep(chance.choice((0, 0, 0, 0.001)))
 
     async def receive(self) -> bytes:
-        """What there is, as far as the pace goes; nothing at the end."""
+        """Available bytes, as far as the pace allows; empty at the end."""
         pause_s, most = self.pace.draw() if self.pace else (0.0, _MOST)
         if pause_s:
             await asyncio.sleep(pause_s)
         return await asyncio.get_running_loop().sock_recv(self.link, most)
 
     async def read_answer(self, *, to_head: bool = False) -> Answer:
-        """The next answer; ``to_head``: that of a HEAD request, which has no body.
+        """The next answer; ``to_head``: an answer to HEAD, which has no body.
 
         Raises:
-            Ended: it is not whole.
+            Ended: it is incomplete.
         """
         status, headers = await self.read_head()
         if to_head or status in _BODYLESS:
@@ -108,7 +108,7 @@ class Wire:
         return Answer(status, headers, b"".join([piece async for piece in self.read_chunks()]))
 
     async def read_head(self) -> tuple[int, dict[str, str]]:
-        """Status and headers; what only says that it goes on is passed over."""
+        """Status and headers; interim responses are skipped."""
         while True:
             first, *lines = (await self._take_to(_END)).decode("latin-1").split("\r\n")
             status = int(first.split()[1])
@@ -117,14 +117,14 @@ class Wire:
                 return status, {name.lower(): said.strip() for name, _, said in pairs}
 
     async def read_chunks(self) -> AsyncGenerator[bytes]:
-        """A chunked body, as it comes."""
+        """A chunked body, as it arrives."""
         while size := int(await self._take_to(b"\r\n"), 16):
             yield await self._take(size)
             await self._take(2)
         await self._take(2)
 
     async def read_end(self) -> bytes:
-        """What comes until the other side closes; a reset is an end as well."""
+        """Everything until the other side closes; a reset counts as an end too."""
         said, self._held = bytes(self._held), bytearray()
         try:
             while piece := await self.receive():
@@ -159,7 +159,7 @@ class Wire:
 
 
 def split(raw: bytes, chance: Random) -> Iterator[bytes]:
-    """Pieces of all sizes, from one byte on; together they are ``raw``."""
+    """Pieces of all sizes from one byte; together they are ``raw``."""
     start = 0
     while start < len(raw):
         end = start + chance.randint(1, chance.choice(_PIECES))

@@ -1,4 +1,4 @@
-"""An agent of the SDK of A2A 1.0 that wants leave in our own form."""
+"""An A2A 1.0 SDK agent that requests approval in the gateway's own form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ QUESTION: Final[JsonObject] = {
 
 
 class AskingExecutor(AgentExecutor):
-    """Asks until it has a typed answer, and says which."""
+    """Requests approval until it has a typed answer, and reports which."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task_id, context_id = context.task_id or "", context.context_id or ""
@@ -71,7 +71,7 @@ class AskingExecutor(AgentExecutor):
 
 
 def read_answer(message: Message) -> str:
-    """The option of a typed answer to its question; empty without one."""
+    """The option of a typed answer to its request; empty without one."""
     said = cast("JsonObject", MessageToDict(message))
     forms = [object_at(object_at(part, "data"), PERMISSION) for part in objects_at(said, "parts")]
     named = [form for form in forms if form.get("digest") == QUESTION["digest"]]

@@ -1,4 +1,4 @@
-"""One gateway in front of every foreign agent, and every foreign caller of it, for the length of the module."""
+"""One gateway in front of every foreign agent, and every foreign caller, per module."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def name_of(side: tuple[str, str]) -> str:
 
 @dataclass
 class Webhook:
-    """A receiver on loopback; ``bodies`` are what came, with the token beside each."""
+    """A receiver on loopback; ``bodies`` are the received bodies, each with its token."""
 
     url: str = ""
     bodies: list[tuple[str | None, JsonObject]] = field(
@@ -47,14 +47,14 @@ class Webhook:
         token = request.headers.get("X-A2A-Notification-Token")
         self.bodies.append((token, cast("JsonObject", await request.json())))
         answer = web.Response(status=202)
-        # The gateway outlives the test, and a connection that is kept would look like a leak of it.
+        # The gateway outlives the test, and a kept connection would look like a leak.
         answer.force_close()
         return answer
 
 
 @dataclass
 class World:
-    """The gateway, and the callers that were opened so far, by side and agent."""
+    """The gateway, and the callers opened so far, by side and agent."""
 
     gateway: GatewayProcess
     stack: AsyncExitStack
@@ -85,7 +85,7 @@ def anyio_backend() -> Backend:
 async def world(
     anyio_backend: Backend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[World, None]:
-    """Everything, started once."""
+    """All processes, started once."""
     require(JAVASCRIPT, PYTHON_0_3)
     webhook = Webhook()
     async with AsyncExitStack() as stack:
@@ -113,13 +113,13 @@ async def world(
 
 @pytest.fixture(params=SIDES, ids=name_of)
 def side(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Who calls."""
+    """The calling side."""
     return cast("tuple[str, str]", request.param)
 
 
 @pytest.fixture(params=[*(name_of(side) for side in SIDES), ROUTER])
 def agent(request: pytest.FixtureRequest) -> str:
-    """Who is called; the gateway's own agent is one of them, and routes to another."""
+    """The called agent; the gateway's own agent is one of them, and routes to another."""
     return cast("str", request.param)
 
 

@@ -1,6 +1,6 @@
-"""The environments of foreign packages: each its own, from a hashed lock, made once and anew when the lock changes.
+"""Separate environments of foreign packages, installed from a hashed lock and again when the lock changes.
 
-``python -m tests.interop.environments`` makes what is missing. A package that does not install is an error.
+``python -m tests.interop.environments`` installs the missing ones. A package that does not install is an error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ HERE: Final = Path(__file__).resolve().parent
 JAVASCRIPT: Final = HERE / "javascript"
 PYTHON_0_3: Final = HERE / "python_0_3"
 ADK: Final = HERE / "adk"
-"""An agent of google-adk."""
+"""A google-adk agent."""
 LANGGRAPH: Final = HERE / "langgraph"
-"""A graph of LangGraph behind the a2a-sdk."""
+"""A LangGraph graph behind the a2a-sdk."""
 S3: Final = HERE / "s3"
-"""A server for buckets."""
+"""An S3 server."""
 COMPOSE: Final = HERE / "compose"
 """A program that reads compose files."""
 _OLDEST_NODE: Final = 20
@@ -28,11 +28,11 @@ _WITHIN_S: Final = 300
 
 
 class NotPrepared(Exception):
-    """An environment is missing, or cannot be made; the text says what to do."""
+    """An environment is missing, or cannot be installed; the text states the remedy."""
 
 
 def find_node() -> str:
-    """The command of a Node that is new enough.
+    """The command of a sufficiently new Node.
 
     Raises:
         NotPrepared: there is none.
@@ -47,10 +47,10 @@ def find_node() -> str:
 
 
 def prepare() -> None:
-    """Makes the environments that are not there.
+    """Installs the missing environments.
 
     Raises:
-        NotPrepared: one cannot be made; the text ends with what the installer said.
+        NotPrepared: one cannot be installed; the text ends with the installer's output.
     """
     find_node()
     if not _is_ready(JAVASCRIPT):
@@ -72,7 +72,7 @@ def prepare() -> None:
 
 
 def require(*homes: Path) -> None:
-    """Says whether the environments of ``homes`` are there.
+    """Checks that the environments of ``homes`` exist.
 
     Raises:
         NotPrepared: one is missing.

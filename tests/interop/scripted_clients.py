@@ -1,6 +1,6 @@
-"""Foreign callers as processes: orders go in as lines of JSON, and what the foreign library saw comes back.
+"""Foreign callers as processes: orders are sent as lines of JSON, and the foreign library's results come back.
 
-What comes back has the form of A2A 1.0 or 0.3, whichever the library speaks; ``Seen`` is the same for both.
+Results have the form of A2A 1.0 or 0.3, whichever the library supports; ``Seen`` is the same for both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a caller saw: ``kind`` is task, message, status or artifact; ``state`` a word such as completed."""
+    """One result of a caller: ``kind`` is task, message, status or artifact; ``state`` a word such as completed."""
 
     kind: str
     state: str
@@ -58,7 +58,7 @@ class Seen:
 
 
 def read(value: JsonObject) -> Seen:
-    """The one object that ``value`` holds under its kind."""
+    """The one object that ``value`` contains under its kind."""
     ((name, inner),) = value.items()
     kind, body = _KINDS.get(name, name), cast("JsonObject", inner)
     holders = {
@@ -80,7 +80,7 @@ def read(value: JsonObject) -> Seen:
 
 @dataclass(slots=True)
 class ScriptedClient:
-    """One caller."""
+    """One caller process."""
 
     process: asyncio.subprocess.Process
     _answers: dict[int, asyncio.Queue[JsonObject]] = field(
@@ -89,7 +89,7 @@ class ScriptedClient:
     _orders: int = 0
 
     async def ask(self, act: str, **what: str) -> JsonObject:
-        """Orders something with one answer."""
+        """Sends an order with one answer."""
         async for answer in self._order(act, **what):
             if "result" in answer:
                 return object_at(answer, "result")
@@ -105,16 +105,16 @@ class ScriptedClient:
         return read(await self.ask("cancel", task=task))
 
     async def follow(self, act: str, **what: str) -> AsyncGenerator[Seen, None]:
-        """Orders a stream."""
+        """Sends an order with a stream of answers."""
         async for answer in self._order(act, **what):
             if "event" in answer:
                 yield read(object_at(answer, "event"))
 
     async def _order(self, act: str, **what: str) -> AsyncGenerator[JsonObject, None]:
-        """Every answer to one order, the last one with ``result``.
+        """All answers to one order, the last one with ``result``.
 
         Raises:
-            Failed: what the foreign library raised.
+            Failed: the foreign library raised.
         """
         self._orders += 1
         number = self._orders
@@ -131,7 +131,7 @@ class ScriptedClient:
                 return
 
     async def listen(self) -> None:
-        """Reads what it says, to its end."""
+        """Reads its output to the end."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             answer = cast("JsonObject", orjson.loads(line))
@@ -169,7 +169,7 @@ async def open_client(
 async def run_agent(
     library: str, binding: str, *, quiet: bool = False
 ) -> AsyncGenerator[str, None]:
-    """An agent of a foreign library; the URL of its card's host. A quiet one keeps its complaints to itself."""
+    """A foreign library's agent; yields the URL of its card's host. A quiet one does not print errors."""
     command, _, agent = COMMANDS[library]
     process = await asyncio.create_subprocess_exec(
         command(),

@@ -1,4 +1,4 @@
-"""google-adk's own remote agent, unmodified, as a caller of agents behind the gateway."""
+"""google-adk's unmodified remote agent as a caller of agents behind the gateway."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.anyio
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the user of the client was told by one message."""
+class ClientReply:
+    """What the client's user received for one message."""
 
     texts: list[str]
     calls: list[dict[str, Any]]
 
     def find_confirmations(self) -> set[str]:
-        """The ids of the calls that want to be confirmed."""
+        """The ids of the calls that require confirmation."""
         return {str(call["id"]) for call in self.calls if call["name"] == CONFIRMATION}
 
 
@@ -42,7 +42,7 @@ def anyio_backend() -> Backend:
 
 @pytest.fixture(scope="module")
 async def agent(anyio_backend: Backend) -> AsyncGenerator[str]:
-    """The address of an agent of google-adk, started once."""
+    """The URL of a google-adk agent, started once."""
     require(ADK)
     async with run_agent("adk", "JSONRPC") as url:
         yield url
@@ -52,7 +52,7 @@ async def agent(anyio_backend: Backend) -> AsyncGenerator[str]:
 async def gateway(
     agent: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[GatewayProcess]:
-    """A gateway in front of the agent, started once; it serves gRPC beside HTTP."""
+    """A gateway in front of the agent, started once; it also serves gRPC."""
     folder = tmp_path_factory.mktemp("gateway")
     grpc = {"port": 0, "address": "127.0.0.1:1"}
     async with run_gateway(folder, {"adk": agent}, grpc=grpc) as process:
@@ -60,13 +60,13 @@ async def gateway(
 
 
 async def count_runs(agent: str) -> int:
-    """How often the agent's tool ran."""
+    """Number of runs of the agent's tool."""
     async with aiohttp.ClientSession() as http, http.get(f"{agent}/ran") as response:
         return len(await response.json())
 
 
-async def talk(gateway: GatewayProcess, host: str, *said: str) -> list[Told]:
-    """What the client was told, message by message."""
+async def talk(gateway: GatewayProcess, host: str, *said: str) -> list[ClientReply]:
+    """What the client received, message by message."""
     url = gateway.url.replace("127.0.0.1", host)
     card = f"{url}/agents/adk/.well-known/agent-card.json"
     command = (str(ADK / ".venv/bin/python"), str(ADK / "client.py"), card, gateway.token, *said)
@@ -81,12 +81,12 @@ async def talk(gateway: GatewayProcess, host: str, *said: str) -> list[Told]:
             process.kill()
             await process.wait()
     assert process.returncode == 0, err.decode()[-2000:]
-    return [Told(**cast("dict[str, Any]", one)) for one in json.loads(out)]
+    return [ClientReply(**cast("dict[str, Any]", one)) for one in json.loads(out)]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("streaming", ["none", "sse"])
-async def test_client_accepts_the_card_and_hears_text(
+async def test_client_accepts_the_card_and_receives_text(
     gateway: GatewayProcess, host: str, streaming: str
 ) -> None:
     [reported] = await talk(gateway, host, streaming, "hello")
@@ -95,7 +95,7 @@ async def test_client_accepts_the_card_and_hears_text(
 
 
 @pytest.mark.parametrize("streaming", ["none", "sse"])
-async def test_client_gets_its_loop_back_when_a_tool_wants_to_be_confirmed(
+async def test_client_gets_control_back_when_a_tool_requires_confirmation(
     gateway: GatewayProcess, streaming: str
 ) -> None:
     [reported] = await talk(gateway, "127.0.0.1", streaming, "delete rows")
@@ -103,7 +103,7 @@ async def test_client_gets_its_loop_back_when_a_tool_wants_to_be_confirmed(
 
 
 @pytest.mark.parametrize("streaming", ["none", "sse"])
-async def test_tool_runs_once_its_user_says_yes(
+async def test_tool_runs_once_its_user_confirms(
     agent: str, gateway: GatewayProcess, streaming: str
 ) -> None:
     before = await count_runs(agent)
@@ -115,7 +115,7 @@ async def test_tool_runs_once_its_user_says_yes(
 
 
 @pytest.mark.parametrize("streaming", ["none", "sse"])
-async def test_tool_does_not_run_when_its_user_says_no(
+async def test_tool_does_not_run_when_its_user_rejects(
     agent: str, gateway: GatewayProcess, streaming: str
 ) -> None:
     before = await count_runs(agent)

@@ -1,4 +1,4 @@
-"""Agents of real packages ask for leave, people decide, and the agents do what was decided: no network, no model."""
+"""Agents of real packages request approval, people decide, and the agents follow the decision: no network, no model."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(frozen=True, slots=True)
 class Town:
-    """A caller of the gateway in front of the agents, and where the agent of google-adk is."""
+    """A caller of the gateway in front of the agents, and the URL of the google-adk agent."""
 
     caller: Caller
     adk: str
 
     def of(self, agent: str) -> Caller:
-        """The same caller, of one agent."""
+        """The same caller, for one agent."""
         return Caller(self.caller.http, agent)
 
     async def read_ran(self) -> list[JsonObject]:
-        """What the tool of google-adk's agent did so far."""
+        """The calls of the google-adk agent's tool so far."""
         async with httpx.AsyncClient(trust_env=False) as http:
             return cast("list[JsonObject]", (await http.get(f"{self.adk}/ran")).json())
 
@@ -50,7 +50,7 @@ def anyio_backend() -> Backend:
 async def started(
     anyio_backend: Backend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[tuple[GatewayProcess, str]]:
-    """The gateway in front of everybody, and the agent of google-adk, started once."""
+    """The gateway in front of all agents, and the google-adk agent, started once."""
     require(PYTHON_0_3, ADK)
     async with AsyncExitStack() as stack:
         adk = await stack.enter_async_context(run_agent("adk", "JSONRPC"))
@@ -67,21 +67,21 @@ async def started(
 
 @pytest.fixture
 async def town(started: tuple[GatewayProcess, str]) -> AsyncGenerator[Town]:
-    """A caller for the time of one test."""
+    """A caller for one test."""
     gateway, adk = started
     async with open_caller(gateway, "adk") as caller:
         yield Town(caller, adk)
 
 
 async def find_questions(caller: Caller, task: Answer) -> list[Answer]:
-    """The open questions of a task, once they are in the inbox."""
+    """The open approvals of a task, once they are in the inbox."""
     record = await caller.read_record(task["id"])
     wanted = list(record["openActions"])
     return [await caller.read(f"/v1/approvals/{action}") for action in wanted]
 
 
 async def decide(caller: Caller, view: Answer, option: str) -> None:
-    """Answers as a person's device does."""
+    """Answers like a person's device."""
     answer: JsonObject = {
         "rev": view["rev"],
         "digest": view["digest"],
@@ -95,7 +95,7 @@ async def decide(caller: Caller, view: Answer, option: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "runs"), [("approve", 1), ("reject", 0)])
-async def test_tool_of_google_adk_runs_once_if_a_person_says_so(
+async def test_tool_of_google_adk_runs_once_if_a_person_approves(
     town: Town, option: str, runs: int
 ) -> None:
     caller, before = town.of("adk"), await town.read_ran()
@@ -129,7 +129,7 @@ async def test_two_calls_of_google_adk_are_decided_one_by_one(town: Town) -> Non
 
 @pytest.mark.parametrize("option", ["pay", "leave"])
 @pytest.mark.parametrize("agent", SDKS)
-async def test_agent_of_either_sdk_is_answered_in_our_own_form(
+async def test_agent_of_either_sdk_is_answered_in_the_gateways_form(
     town: Town, agent: str, option: str
 ) -> None:
     caller = town.of(agent)
@@ -143,7 +143,7 @@ async def test_agent_of_either_sdk_is_answered_in_our_own_form(
     assert done["artifacts"][0]["parts"] == [{"text": f"decided: {option}"}]
 
 
-async def test_questions_are_in_the_inbox_and_leave_it(town: Town) -> None:
+async def test_approvals_enter_and_leave_the_inbox(town: Town) -> None:
     caller = town.of("sdk_1_0")
     task = await caller.send("pay the baker")
     [view] = await find_questions(caller, task)

@@ -1,4 +1,4 @@
-"""Sessions leave for a bucket that answers wrongly: each is in the engine or in the archive, and is read as it was."""
+"""Sessions are archived in a faulty bucket: each is in the engine or in the archive, and is read unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def anyio_backend() -> str:
 async def faulty(
     server: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[FaultyBucket]:
-    """The way to the bucket; whoever waits for it is impatient."""
+    """The connection to the bucket, with short timeouts."""
     async with FaultyBucket(server) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         monkeypatch.setattr("passerelle.store.buckets._ANSWER_S", 0.4)
@@ -62,21 +62,21 @@ async def store(engine_server: Server, faulty: FaultyBucket) -> AsyncGenerator[S
 
 
 async def leave(store: Store, story: Story) -> bool:
-    """Whether it left."""
+    """Archives the session; returns whether it left the engine."""
     archived = await store.archiver.archive(story.at.shard, [story.at.session])
     return archived.sessions == [story.at.session]
 
 
 @pytest.mark.parametrize("methods", [("PUT", "POST"), ("POST",), ("PUT",)], ids="+".join)
 @pytest.mark.parametrize("fault", ["500", "404", "slow", "lost answer"])
-async def test_what_cannot_be_written_stays(
+async def test_session_stays_if_its_segment_cannot_be_written(
     store: Store,
     faulty: FaultyBucket,
     engine_server: Server,
     fault: BucketFault,
     methods: tuple[str, ...],
 ) -> None:
-    """Content is written in parts: begun and ended by POST, each part by PUT."""
+    """Content is written as multipart uploads: begun and ended by POST, each part by PUT."""
     story = await begin(store)
     reported = await read_all(store, story)
     faulty.fault, faulty.methods = fault, methods
@@ -102,7 +102,7 @@ async def test_what_cannot_be_written_stays(
         ("other bytes", ArchiveDamaged, "is damaged"),
     ],
 )
-async def test_what_cannot_be_read_is_an_error_by_name_and_not_another_answer(
+async def test_unreadable_segment_is_a_named_error(
     store: Store,
     faulty: FaultyBucket,
     fault: BucketFault,
@@ -134,7 +134,7 @@ async def test_a_read_of_the_archive_asks_the_bucket_once(
 async def test_a_session_is_forgotten_in_a_bucket_and_its_neighbours_stay(
     store: Store, faulty: FaultyBucket, engine_server: Server, fault: BucketFault | None
 ) -> None:
-    """All of them stand in one object, which is written anew without the one."""
+    """All of them are in one object, which is rewritten without the erased one."""
     gone, *stay = [await begin(store) for _ in range(STORIES)]
     reported = [await read_all(store, story) for story in stay]
     sessions = {story.at.shard: list[str]() for story in (gone, *stay)}
@@ -159,7 +159,7 @@ async def test_a_session_is_forgotten_in_a_bucket_and_its_neighbours_stay(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whatever_the_bucket_answers_nothing_is_lost(
+async def test_no_bucket_fault_loses_a_session(
     store: Store, faulty: FaultyBucket, engine_server: Server, seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  a plan that can be played again

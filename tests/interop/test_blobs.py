@@ -1,6 +1,6 @@
-"""Blobs in a folder and in a bucket: one suite over both, and a gateway whose content stands in a bucket.
+"""Blobs in a folder and in a bucket: one suite for both, and a gateway with its content in a bucket.
 
-The bucket is one of a server that speaks S3 over HTTP and was written by others; it runs in an environment of its own.
+The bucket belongs to an independent S3 server, which runs in a separate environment.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def server() -> Generator[str]:
-    """The address of the server."""
+    """The URL of the server."""
     require(S3)
-    # Its threads are started once for the process, and are no leak of the test that comes first.
+    # Its threads are started once per process, and must not count as leaks of the first test.
     obstore.put(MemoryStore(), "first", b"")
     port = find_free_port()
     python = str(S3 / ".venv/bin/python")
@@ -62,7 +62,7 @@ def server() -> Generator[str]:
 
 @pytest.fixture
 async def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty bucket, and the environment that leads to it."""
+    """An empty bucket, and the environment with its credentials."""
 
     def make() -> bool:
         try:
@@ -83,7 +83,7 @@ async def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["folder", "bucket"])
 async def where(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Path | str:
-    """Where the content goes."""
+    """The location of the content."""
     return bucket if cast("str", request.param) == "bucket" else tmp_path / "blobs"
 
 
@@ -92,12 +92,12 @@ def blobs(where: Path | str) -> BlobStore:
     return open_blobs(where)
 
 
-async def test_place_is_tried_out_and_left_as_it_was(blobs: BlobStore) -> None:
+async def test_location_is_probed_and_left_unchanged(blobs: BlobStore) -> None:
     await blobs.probe()
     await blobs.probe()
 
 
-async def test_content_comes_back_by_its_hash_and_in_its_shard_alone(blobs: BlobStore) -> None:
+async def test_content_is_read_by_its_hash_and_in_its_shard_only(blobs: BlobStore) -> None:
     name = await blobs.put(HERE, CONTENT)
     assert name == hashlib.sha256(CONTENT).hexdigest()
     assert await blobs.get(HERE, name) == CONTENT
@@ -128,12 +128,12 @@ async def test_name_that_is_no_hash_finds_nothing(blobs: BlobStore, name: str) -
     assert await blobs.get(HERE, name) is None
 
 
-async def test_content_that_is_not_here_is_not_an_error(blobs: BlobStore) -> None:
+async def test_missing_content_is_not_an_error(blobs: BlobStore) -> None:
     assert await blobs.get(HERE, "0" * 64) is None
 
 
 @pytest.mark.requirement("EXT-10")
-async def test_copy_goes_once_nobody_has_put_it_for_long(where: Path | str) -> None:
+async def test_copy_expires_a_while_after_its_last_put(where: Path | str) -> None:
     copies, blobs = open_copies(where), open_blobs(where)
     name = await copies.put(HERE, b"a file")
     assert await blobs.get(HERE, name) is None
@@ -156,7 +156,7 @@ async def test_content_of_a_shard_is_listed_by_its_hashes(where: Path | str) -> 
     assert await tombstones.list_digests(shard) == []
 
 
-async def test_damaged_content_is_never_given(bucket: str) -> None:
+async def test_damaged_content_is_never_returned(bucket: str) -> None:
     blobs = open_blobs(bucket)
     name = await blobs.put(HERE, b"whole")
     path = f"{HERE.tag}/{name[:2]}/{name}"
@@ -167,12 +167,12 @@ async def test_damaged_content_is_never_given(bucket: str) -> None:
         await blobs.get(HERE, name)
 
 
-async def test_bucket_that_does_not_exist_is_a_fault_of_the_configuration(bucket: str) -> None:
+async def test_missing_bucket_is_a_configuration_error(bucket: str) -> None:
     with pytest.raises(ConfigInvalid, match="blobs"):
         await open_blobs(f"{bucket.replace('blobs', 'nobody')}").probe()
 
 
-async def test_server_that_is_away_is_said_without_secrets(
+async def test_unreachable_server_is_reported_without_secrets(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{find_free_port()}")
@@ -182,7 +182,9 @@ async def test_server_that_is_away_is_said_without_secrets(
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
 
 
-async def test_content_of_a_task_stands_in_the_bucket(engine_server: Server, bucket: str) -> None:
+async def test_content_of_a_task_is_stored_in_the_bucket(
+    engine_server: Server, bucket: str
+) -> None:
     async with open_harness(engine_server.url, bucket) as harness:
         accepted, _ = await harness.talk("big")
         record = await harness.until(accepted, Status.COMPLETED)

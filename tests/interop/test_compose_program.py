@@ -1,6 +1,6 @@
-"""Compose files as podman-compose reads them, and as Podman makes containers of them; none is started.
+"""Compose files as podman-compose reads them, and the containers that Podman creates; none is started.
 
-Podman refuses what it does not know when it makes a container. To start one it takes rights that a build has nowhere.
+Podman refuses unknown options when it creates a container. Starting one needs privileges that a build does not have.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tools.image import USER
 
 SECRET: Final = "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IHNlY3I="
 IMAGES: Final = ("VALKEY_IMAGE", "PROMETHEUS_IMAGE", "GRAFANA_IMAGE")
-"""Variables for images of others, which stand for ours here: nothing of them is run."""
+"""Variables for third-party images, replaced by the local one: nothing in them is run."""
 PROGRAM: Final = str(COMPOSE / ".venv/bin/podman-compose")
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Podman with folders of its own, and our image without content."""
+    """Podman with separate folders, and the image without content."""
 
     environ: dict[str, str]
 
@@ -57,7 +57,7 @@ class Engine:
         return cls(environ)
 
     def run(self, *words: str, **variables: str) -> str:
-        """What a command prints; it has to succeed."""
+        """The output of a command that must succeed."""
         done = subprocess.run(
             words,
             cwd=FOLDER,
@@ -71,7 +71,7 @@ class Engine:
         return done.stdout
 
     def make_image(self, name: str, folder: Path) -> None:
-        """The image as its Containerfile says, of nothing."""
+        """An empty image with the options of its Containerfile."""
         context = folder / "context"
         for one in ("bin", "libraries", "data"):
             (context / one).mkdir(parents=True)
@@ -80,7 +80,7 @@ class Engine:
         self.run(*words, "-f", str(CONTAINERFILE), "-t", name, str(context))
 
     def inspect(self, name: str) -> dict[str, Any]:
-        """What the engine knows of a container."""
+        """The engine's record of a container."""
         return cast("dict[str, Any]", json.loads(self.run("podman", "inspect", name))[0])
 
 
@@ -90,7 +90,7 @@ def _program() -> None:
 
 
 def read_config(name: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The file with variables and shared parts filled in."""
+    """The file with variables and shared parts expanded."""
     return subprocess.run(
         [PROGRAM, "--dry-run", "-f", name, "config"],
         cwd=FOLDER,
@@ -114,7 +114,7 @@ def test_the_program_reads_each_service_of_a_file(name: str) -> None:
         assert "$" not in service["image"], "a variable has its default"
 
 
-def test_without_the_secret_the_program_says_what_is_missing() -> None:
+def test_missing_secret_is_named() -> None:
     done = read_config("cluster.yaml")
     assert done.returncode != 0
     assert "see the head of this file" in done.stderr
@@ -130,7 +130,7 @@ def test_the_engine_makes_a_container_of_each_service(name: str, tmp_path: Path)
     image = image.partition(":-")[2].removesuffix("}")
     engine.make_image(image, tmp_path)
     variables = dict.fromkeys(IMAGES, image) | {"PASSERELLE_SECRET_KEY": SECRET}
-    # A pod takes an image for its pause, from a registry.
+    # A pod takes the image of its pause container from a registry.
     engine.run(PROGRAM, "--in-pod", "false", "-f", name, "up", "--no-start", **variables)
     listed = engine.run("podman", "ps", "-a", "--format", "{{.Names}}").split()
     assert len(listed) == len(file["services"])

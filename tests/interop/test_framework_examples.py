@@ -1,4 +1,4 @@
-"""Examples of agents made with other frameworks, each in an environment of its own: pages as they are written."""
+"""Examples with agents of other frameworks, each in a separate environment: pages as written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize("home", [ADK, LANGGRAPH], ids=lambda home: home.name)
-def test_an_agent_of_another_framework_asks_and_does_what_was_allowed(
+def test_agent_of_another_framework_requests_approval_and_follows_it(
     home: Path, tmp_path: Path
 ) -> None:
     require(home)
@@ -38,6 +38,6 @@ def test_an_agent_of_another_framework_asks_and_does_what_was_allowed(
 
 
 @pytest.mark.parametrize("home", [ADK, LANGGRAPH], ids=lambda home: home.name)
-def test_a_page_installs_what_the_test_has(home: Path) -> None:
+def test_page_installs_the_packages_of_the_test(home: Path) -> None:
     shown = EXAMPLES / f"{home.name}-agent" / "requirements.txt"
     assert shown.read_text("utf-8") == (home / "requirements.in").read_text("utf-8")

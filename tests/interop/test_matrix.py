@@ -15,7 +15,7 @@ async def collect(caller: ScriptedClient, act: str, **what: str) -> list[Seen]:
     return [seen async for seen in caller.follow(act, **what)]
 
 
-async def test_send_gives_the_completed_task_and_get_the_same(caller: ScriptedClient) -> None:
+async def test_send_returns_the_completed_task_and_get_the_same(caller: ScriptedClient) -> None:
     task = await caller.send("good morning")
     assert (task.kind, task.state) == ("task", "completed")
     assert task.texts == ("good morning",)
@@ -36,7 +36,7 @@ async def test_stream_has_the_task_first_and_every_chunk_in_order(caller: Script
     assert {event.task for event in events} == {events[0].task}
 
 
-async def test_question_waits_for_a_follow_up_on_the_same_task(caller: ScriptedClient) -> None:
+async def test_input_request_waits_for_a_follow_up_on_the_same_task(caller: ScriptedClient) -> None:
     asked = await caller.send("ask Which colour?")
     assert asked.state == "input-required"
     done = await caller.send("blue", task=asked.task, context=asked.context)
@@ -56,7 +56,7 @@ async def test_subscriber_sees_the_task_and_its_cancellation(caller: ScriptedCli
         await caller.cancel(first.task)
 
 
-async def test_webhook_hears_of_the_end_with_its_token(
+async def test_webhook_receives_the_end_with_its_token(
     world: World, caller: ScriptedClient
 ) -> None:
     stream = caller.follow("stream", text="silent")
@@ -69,7 +69,7 @@ async def test_webhook_hears_of_the_end_with_its_token(
         said = [str(body) for token, body in world.webhook.bodies if token == secret]
         return any("CANCELED" in body.upper() and first.task in body for body in said)
 
-    await wait_until(received, 10, "the webhook hears of the end")
+    await wait_until(received, 10, "the webhook receives the end")
     assert [seen async for seen in stream][-1].state == "canceled"
 
 

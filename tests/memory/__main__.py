@@ -1,11 +1,10 @@
-"""``make memory``: what a caller or an agent can make a gateway hold is bounded, whatever it does.
+"""``make memory``: the memory that a caller or an agent can make a gateway use is bounded.
 
-A gateway with a budget of 256 MiB is abused in one way after another, each on a gateway of its own, three times in a
-row; ``SHORT=1`` plays what fits into two minutes. The run holds when for each of them
+Each kind of abuse runs three times in a row on a new gateway with a budget of 256 MiB; ``SHORT=1`` runs what fits
+into two minutes. The run passes when for each of them
 
-- the process lives, and its peak (VmHWM) is at most 600 MB;
-- somebody else who calls all the while is answered within five seconds, every time;
-- the third peak is at most 1.1 times the first: what was taken is given back.
+- the process is alive, and its peak (VmHWM) is at most 600 MB; - another caller is answered within five seconds,
+every time; - the third peak is at most 1.1 times the first: memory is returned.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ _GROWTH: Final = 1.1
 
 @dataclass(slots=True)
 class Outcome:
-    """What was seen of one case. ``peaks`` in bytes, ``beside`` are the calls of somebody else."""
+    """Results of one case. ``peaks`` in bytes, ``background`` are the calls of another caller."""
 
     base: int = 0
     peaks: list[int] = field(default_factory=list[int])
-    beside: BackgroundCalls = field(default_factory=BackgroundCalls)
+    background: BackgroundCalls = field(default_factory=BackgroundCalls)
     faults: list[str] = field(default_factory=list[str])
 
     def is_given_back(self) -> bool:
-        """Whether the last peak is hardly over the first."""
+        """Whether the last peak is hardly above the first."""
         return self.peaks[-1] <= _GROWTH * self.peaks[0]
 
 
-async def _ask_beside(site: Site) -> str:
+async def _call_beside(site: Site) -> str:
     answer = await site.call("bob", "SendMessage", write_message("echo"), QUIET)
     return "" if "result" in answer else str(answer)
 
 
 async def play(case: Case) -> Outcome:
-    """One case, to the end of its rounds."""
+    """Runs one case to the end of its rounds."""
     outcome = Outcome()
     settings: JsonObject = {"grpc": {"port": find_free_port()}} if case.grpc else {}
     with tempfile.TemporaryDirectory(prefix="psr-memory-") as name:
         running = run_site(Path(name), case.timeout, case.outputs, **settings)
         async with running as site:
             outcome.base = site.read_memory("VmRSS")
-            async with outcome.beside.calling(partial(_ask_beside, site)):
+            async with outcome.background.calling(partial(_call_beside, site)):
                 while site.is_alive() and len(outcome.peaks) < ROUNDS:
                     site.reset_peak()
                     await case.abuse(site)
@@ -77,16 +76,16 @@ def _judge(case: Case, site: Site, outcome: Outcome) -> None:
         outcome.faults.append(f"a peak over {case.most_bytes / MB:.0f} MB")
     if len(outcome.peaks) == ROUNDS and not outcome.is_given_back():
         outcome.faults.append("what was taken is not given back: the peaks grow")
-    outcome.faults += outcome.beside.faults
-    if not outcome.beside.answered:
-        outcome.faults.append("nobody else was answered")
+    outcome.faults += outcome.background.faults
+    if not outcome.background.answered:
+        outcome.faults.append("no other caller was answered")
 
 
-def _tell(case: Case, outcome: Outcome, seconds: float) -> None:
+def _describe(case: Case, outcome: Outcome, seconds: float) -> None:
     peaks = ", ".join(f"{peak / MB:.0f}" for peak in outcome.peaks)
     print(
         f"memory: {case.name}: {outcome.base / MB:.0f} MB, peaks {peaks} MB; "
-        f"{outcome.beside.answered} other calls, the slowest {outcome.beside.slowest_s:.1f} s; {seconds:.0f} s",
+        f"{outcome.background.answered} other calls, the slowest {outcome.background.slowest_s:.1f} s; {seconds:.0f} s",
         flush=True,
     )
     for fault in dict.fromkeys(outcome.faults):
@@ -94,7 +93,7 @@ def _tell(case: Case, outcome: Outcome, seconds: float) -> None:
 
 
 def main() -> int:
-    """One line for each case, and one at the end."""
+    """Prints one line per case, and one at the end."""
     parser = argparse.ArgumentParser(prog="python -m tests.memory", description=__doc__)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--only", default=None, help="the name of a case")
@@ -108,7 +107,7 @@ def main() -> int:
     for case in cases:
         case_s = time.monotonic()
         outcome = asyncio.run(play(case))
-        _tell(case, outcome, time.monotonic() - case_s)
+        _describe(case, outcome, time.monotonic() - case_s)
         faults += bool(outcome.faults)
     verdict = f"{faults} are not held" if faults else "held"
     print(f"memory: {len(cases)} cases, {time.monotonic() - began_s:.0f} s: {verdict}")

@@ -1,6 +1,6 @@
-"""An agent that brings as much as its caller asks for: ``python -m tests.memory.agent``, a process of its own.
+"""An agent with outputs of any requested size: ``python -m tests.memory.agent``, a separate process.
 
-The first word of a message says what it does, ``name=number`` behind it how much. It keeps nothing of what it sends.
+The first word of a message selects the behaviour, ``name=number`` after it the amount. It keeps none of its output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STREAMS: Final = frozenset({"SendStreamingMessage", "SubscribeToTask"})
 
 @dataclass(slots=True)
 class Work:
-    """One task: what was asked, and whether it was told to stop."""
+    """One task: the request, and whether it was cancelled."""
 
     task_id: str
     context_id: str
@@ -38,7 +38,7 @@ class Work:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     def show(self) -> JsonObject:
-        """The Task, without what was streamed."""
+        """The Task, without the streamed content."""
         return {
             "id": self.task_id,
             "contextId": self.context_id,
@@ -46,7 +46,7 @@ class Work:
         }
 
     def write_status(self, text: str = "") -> JsonObject:
-        """A status update, with a message where there is text."""
+        """A status update, with a message if there is a text."""
         status: JsonObject = {"state": self.state}
         if text:
             status["message"] = {
@@ -60,7 +60,7 @@ class Work:
     def write_chunk(
         self, text: str, *, is_first: bool, is_last: bool, name: str = "a-1"
     ) -> JsonObject:
-        """A piece of an artifact."""
+        """A chunk of an artifact."""
         return {
             "artifactUpdate": {
                 "taskId": self.task_id,
@@ -73,25 +73,25 @@ class Work:
 
 
 class Agent:
-    """The agent. ``go`` lets those on that wait before they begin."""
+    """The agent. ``go`` releases tasks that wait before they begin."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.works: dict[str, Work] = {}
         self.card: JsonObject = {}
         self.brought = 0
-        """Bytes that were taken of what has no end."""
+        """Bytes of endless output that were accepted."""
 
     async def serve_card(self, _request: web.Request) -> web.Response:
         return _answer(self.card)
 
     async def release(self, _request: web.Request) -> web.Response:
-        # Who holds later waits for another one.
+        # Tasks that hold later wait for the next event.
         self.go.set()
         self.go = asyncio.Event()
         return _answer({})
 
-    async def tell_brought(self, _request: web.Request) -> web.Response:
+    async def show_brought(self, _request: web.Request) -> web.Response:
         return _answer({"bytes": self.brought})
 
     async def take(self, request: web.Request) -> web.StreamResponse:
@@ -103,7 +103,7 @@ class Agent:
             return await self._list(request, call["id"])
         work = self._find(method, params)
         if method == "SendMessage" and work.verb == "cut":
-            # Its task is none that the list shows.
+            # Its task is missing from the list.
             return _hang_up(request)
         if method == "SendMessage" and work.verb == "answer":
             del self.works[work.task_id]
@@ -118,7 +118,7 @@ class Agent:
         return _answer(_wrap(call["id"], work.show()))
 
     def _find(self, method: str, params: JsonObject) -> Work:
-        """The task that a call is about; a message makes one."""
+        """The task of a call; a message creates one."""
         if method not in {"SendMessage", "SendStreamingMessage"}:
             return self.works[str(params["id"])]
         message = cast("JsonObject", params["message"])
@@ -131,7 +131,7 @@ class Agent:
         return work
 
     async def _list(self, request: web.Request, call_id: Json) -> web.StreamResponse:
-        """A large answer, slowly, that tells nothing: what somebody asks who looks for a message that was cut off."""
+        """A large and slow answer without information, for a gateway that looks up an interrupted message."""
         megabytes = max((one.numbers.get("mb", 0) for one in self.works.values()), default=0)
         tasks: list[Json] = [
             {
@@ -160,24 +160,24 @@ class Agent:
         elif work.verb == "event":
             await self._bring_event(response, call_id, work)
         elif work.verb == "endless":
-            await self._go_on(work, say)
+            await self._send_output(work, say)
         if not work.stopped.is_set():
             work.state = "TASK_STATE_COMPLETED"
         await say(work.write_status())
         return response
 
     async def _bring_event(self, response: web.StreamResponse, call_id: Json, work: Work) -> None:
-        """One large event, of which the end comes later."""
+        """One large event, whose end is sent later."""
         text = "x" * (work.numbers["mb"] * _MB)
         raw = b"data: %b\n\n" % orjson.dumps(_wrap(call_id, work.write_status(text)))
         await _write_slowly(response, raw)
 
-    async def _go_on(self, work: Work, say: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Says one thing after another until it is told to stop: words, or so many chunks of each artifact."""
+    async def _send_output(self, work: Work, say: Callable[[JsonObject], Awaitable[None]]) -> None:
+        """Sends frames until it is cancelled: status messages, or a number of chunks per artifact."""
         size, number = work.numbers.get("kb", 2) * _KB, 0
         chunks = work.numbers.get("chunks", 0)
         while not work.stopped.is_set():
-            # One that repeats the last would be dropped.
+            # An equal frame would be dropped.
             text = f"{number:08d}" + "y" * (size - 8)
             if chunks:
                 place, name = number % chunks, f"a-{number // chunks}"
@@ -197,7 +197,7 @@ class Agent:
                 return
             if number == work.numbers.get("pause"):
                 await self.go.wait()
-            # No two chunks are equal: equal ones would share what is stored.
+            # No two chunks are equal: equal ones would share storage.
             text = f"{number:08d}" + "z" * (size - 8)
             is_last = number == count - 1
             await say(work.write_chunk(text, is_first=number == 0, is_last=is_last))
@@ -215,7 +215,7 @@ async def _answer_slowly(request: web.Request, said: JsonObject) -> web.StreamRe
 async def _write_slowly(response: web.StreamResponse, raw: bytes) -> None:
     middle = len(raw) * 9 // 10
     await response.write(raw[:middle])
-    # The time that it takes is what is asked for: many are under way together.
+    # The duration is the point: many run concurrently.
     await asyncio.sleep(0.3)
     await response.write(raw[middle:])
 
@@ -244,12 +244,12 @@ def _hang_up(request: web.Request) -> web.Response:
 
 
 async def run() -> None:
-    """Serves until it is ended; the first line of its output is where it is."""
+    """Serves until it is ended; the first line of its output is its address."""
     agent = Agent()
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/.well-known/agent-card.json", agent.serve_card)
     app.router.add_post("/go", agent.release)
-    app.router.add_get("/brought", agent.tell_brought)
+    app.router.add_get("/brought", agent.show_brought)
     app.router.add_post("/", agent.take)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

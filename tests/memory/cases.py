@@ -1,4 +1,4 @@
-"""The abuses: what each of them does to a gateway, once. Further ones are rows of ``CASES``."""
+"""The kinds of abuse: each runs once against a gateway. Further ones are rows of ``CASES``."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One abuse. It returns when all of it has come about, and its connections are cut afterwards.
+    """One kind of abuse. It returns when it has fully happened; its connections are cut afterwards.
 
-    ``short``: it is played in the short form too. ``most_bytes``: what the gateway may take at its peak. ``timeout``
-    is that of the agents, and ``outputs`` what the settings say of them. ``grpc`` says whether callers have that
-    too.
+    ``short``: it is part of the short form. ``most_bytes``: the bound of the gateway's peak. ``timeout`` is that of
+    the agents, and ``outputs`` their settings. ``grpc``: whether callers also have gRPC.
     """
 
     name: str
@@ -54,13 +53,13 @@ def _find_task(event: JsonObject | None) -> str:
     return text_at(object_at(result, "task"), "id")
 
 
-async def _stand_by(site: Site, readers: int, megabytes: int) -> None:
-    """So many subscribers that read nothing, of one task whose artifact comes in chunks of 1 MB, to its end."""
+async def _subscribe_idle(site: Site, readers: int, megabytes: int) -> None:
+    """Subscribers that do not read, of one task whose artifact comes in chunks of 1 MB, until its end."""
     async with site.stream("alice", f"artifact hold=1 n={megabytes} kb=1000") as events:
         task = _find_task(await events.next())
         for _ in range(readers):
             slow = await site.ask_slowly("alice", "SubscribeToTask", {"id": task})
-            # The stream has begun: what comes from now on is for this reader as well.
+            # The stream has begun: frames from now on are for this reader too.
             await slow.reader.read(1)
         await site.release()
         last = await events.read_to_end()
@@ -70,12 +69,12 @@ async def _stand_by(site: Site, readers: int, megabytes: int) -> None:
 
 
 async def slow_subscribers(site: Site) -> None:
-    """H2: thirty of them, a stream of 150 MB."""
-    await _stand_by(site, 30, 150)
+    """H2: thirty subscribers, a stream of 150 MB."""
+    await _subscribe_idle(site, 30, 150)
 
 
 async def late_subscribers(site: Site) -> None:
-    """The same thirty, when two thirds of the artifact are there: each is shown the Task first."""
+    """The same thirty, when two thirds of the artifact exist: each first gets the Task."""
     async with site.stream("alice", "artifact pause=100 n=150 kb=1000") as events:
         task = _find_task(await events.next())
         for _ in range(100):
@@ -89,12 +88,12 @@ async def late_subscribers(site: Site) -> None:
 
 
 async def ten_slow_readers(site: Site) -> None:
-    """Ten of them."""
-    await _stand_by(site, 10, 150)
+    """Ten subscribers."""
+    await _subscribe_idle(site, 10, 150)
 
 
 async def large_artifact(site: Site) -> None:
-    """H5: an artifact of 600 MB, read as it comes: it ends at the limit, and what came can be read."""
+    """H5: an artifact of 600 MB, read at full speed: it ends at the limit, and the part until then is readable."""
     async with site.stream("alice", "artifact n=600 kb=1000") as events:
         task = _find_task(await events.next())
         last = await events.read_to_end()
@@ -105,7 +104,7 @@ async def large_artifact(site: Site) -> None:
 
 
 async def large_bodies(site: Site) -> None:
-    """Five bodies of 300 MB, and forty of 23 MB that come slowly and are never whole."""
+    """Five bodies of 300 MB, and forty of 23 MB that arrive slowly and stay incomplete."""
     for size, count, sent in ((300 * MB, 5, 30 * MB), (23 * MB, 40, 22 * MB)):
         for _ in range(count):
             with suppress(ConnectionError, TimeoutError):
@@ -120,7 +119,7 @@ async def pipelines(site: Site) -> None:
 
 
 async def callback_names(site: Site) -> None:
-    """H3: a thousand names that are no ids, each of 60,000 letters and never seen before, without a credential."""
+    """H3: a thousand invalid names, each of 60,000 letters and new, without a credential."""
     begun = uuid.uuid4().hex
     async with aiohttp.ClientSession() as http:
         for number in range(1_000):
@@ -144,7 +143,7 @@ async def ticket_bodies(site: Site) -> None:
 
 
 async def _write_all(site: Site, requests: Sequence[tuple[bytes, bytes, int]]) -> None:
-    """Writes a head and then so many pieces, each over a connection of its own, until the gateway takes no more."""
+    """Writes a head and then ``count`` pieces, each over a new connection, until the gateway stops reading."""
 
     async def write(head: bytes, piece: bytes, count: int) -> None:
         with suppress(ConnectionError):
@@ -161,7 +160,7 @@ async def _write_all(site: Site, requests: Sequence[tuple[bytes, bytes, int]]) -
 
 
 async def questions(site: Site) -> None:
-    """M2: 64 messages are cut off, and the agent says 15 MB, slowly, whenever it is asked for them."""
+    """M2: 64 messages are interrupted, and the agent slowly sends 15 MB at each lookup."""
     await asyncio.gather(
         *(site.call("alice", "SendMessage", write_message("cut mb=15")) for _ in range(64))
     )
@@ -169,7 +168,7 @@ async def questions(site: Site) -> None:
 
 
 async def large_answers(site: Site) -> None:
-    """32 messages that are answered with 15 MB each, slowly."""
+    """32 messages with answers of 15 MB each, sent slowly."""
     await asyncio.gather(
         *(site.call("alice", "SendMessage", write_message("answer mb=15")) for _ in range(32))
     )
@@ -177,7 +176,7 @@ async def large_answers(site: Site) -> None:
 
 
 async def large_events(site: Site) -> None:
-    """Twenty streams with an event of 20 MB each, all at once."""
+    """Twenty streams with an event of 20 MB each, concurrently."""
     async with AsyncExitStack() as stack:
         streams = [
             await stack.enter_async_context(site.stream("alice", "event hold=1 mb=20"))
@@ -192,7 +191,7 @@ async def large_events(site: Site) -> None:
 
 
 async def _leave_endless(site: Site, text: str, megabytes: int) -> None:
-    """Twenty streams without an end, whose callers leave: they go on until so much has come, and are cancelled."""
+    """Twenty endless streams whose callers disconnect: they run to a number of megabytes, and are cancelled."""
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(site.stream("alice", text)) for _ in range(20)]
         tasks = [_find_task(await events.next()) for events in streams]
@@ -203,28 +202,28 @@ async def _leave_endless(site: Site, text: str, megabytes: int) -> None:
     async def is_brought() -> bool:
         return not site.is_alive() or await site.read_brought() >= goal
 
-    await wait_until(is_brought, _BROUGHT_WITHIN_S, f"{megabytes} MB are brought to nobody")
+    await wait_until(is_brought, _BROUGHT_WITHIN_S, f"{megabytes} MB are sent without a reader")
     await asyncio.gather(*(site.call("alice", "CancelTask", {"id": task}) for task in tasks))
     await site.rest()
 
 
 async def endless_words(site: Site) -> None:
-    """Of status messages of 16 kB, 400 MB."""
+    """Status messages of 16 kB, 400 MB in total."""
     await _leave_endless(site, "endless kb=16", 400)
 
 
 async def endless_chunks(site: Site) -> None:
-    """Of chunks of 64 kB of an artifact each, 600 MB."""
+    """Chunks of 64 kB of one artifact, 600 MB in total."""
     await _leave_endless(site, "endless chunks=1000000 kb=64", 600)
 
 
 async def endless_artifacts(site: Site) -> None:
-    """Of artifacts of 20 MB, one behind the other, 1,500 MB."""
+    """Artifacts of 20 MB, one after the other, 1,500 MB in total."""
     await _leave_endless(site, "endless chunks=20 kb=1000", 1_500)
 
 
 async def _make_task(site: Site, megabytes: int) -> str:
-    """A task that has ended, with an artifact of so many MB."""
+    """An ended task with an artifact of ``megabytes`` MB."""
     async with site.stream("alice", f"artifact n={megabytes} kb=1000") as events:
         task = _find_task(await events.next())
         await events.read_to_end()
@@ -232,7 +231,7 @@ async def _make_task(site: Site, megabytes: int) -> str:
 
 
 async def slow_readers_of_0_3(site: Site) -> None:
-    """Thirty who ask for a Task of 60 MB in the older form, and read nothing."""
+    """Thirty calls for a Task of 60 MB in the 0.3 form that read nothing."""
     task = await _make_task(site, 60)
     # One of them reads: so each round has the whole of it once.
     assert await site.measure("alice", "tasks/get", {"id": task}, "0.3") > 60 * MB
@@ -242,17 +241,17 @@ async def slow_readers_of_0_3(site: Site) -> None:
 
 
 async def slow_readers_over_grpc(site: Site) -> None:
-    """Thirty who ask for the same over gRPC, each over a connection of its own."""
+    """Thirty calls for the same over gRPC, each over a separate connection."""
     task = await _make_task(site, 60)
     metadata = tuple((name.lower(), value) for name, value in site.headers("alice").items())
     request = a2a_pb2.GetTaskRequest(id=task, tenant=NAME)
     async with AsyncExitStack() as stack:
         for number in range(30):
-            # Channels to one address share a connection, but for what they differ in.
+            # Channels to one address share a connection, unless their options differ.
             options = (("grpc.max_receive_message_length", -1), ("test.number", number))
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{site.grpc_port}", options=options)
             await stack.enter_async_context(channel)
-            # Called as a stream, an answer is not read until somebody wants it.
+            # As a streaming call: the answer is not read until a message is requested.
             method = cast("Any", channel).unary_stream(
                 "/lf.a2a.v1.A2AService/GetTask",
                 request_serializer=a2a_pb2.GetTaskRequest.SerializeToString,

@@ -1,4 +1,4 @@
-"""One gateway and one agent as processes, those who call through it, and what the gateway takes of memory."""
+"""One gateway and one agent as processes, callers, and the gateway's memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MB: Final = 1_000_000
 QUIET: Final = "quiet"
-"""The agent of those who have nothing to do with it."""
+"""The agent of uninvolved callers."""
 BUDGET_BYTES: Final = 256 * 1024 * 1024
 _SECRET: Final = "psr_memory_"
 _CALLERS: Final = ("alice", "bob", "carol")
@@ -39,7 +39,7 @@ _EVENTS_WITHIN_S: Final = 120.0
 
 @dataclass(slots=True)
 class SlowReader:
-    """Somebody who asks, and then reads nothing."""
+    """A caller that sends a request and reads no answer."""
 
     writer: asyncio.StreamWriter
     reader: asyncio.StreamReader
@@ -51,20 +51,20 @@ class SlowReader:
 
 @dataclass(slots=True)
 class Site:
-    """What a case has in its hands."""
+    """The tools of a case."""
 
     gateway: GatewayProcess
     agent_url: str
     http: aiohttp.ClientSession
     slow: list[SlowReader] = field(default_factory=list[SlowReader])
     grpc_port: int = 0
-    """Where it is called over gRPC; 0: nowhere."""
+    """The gRPC port; 0: none."""
 
     # ------------------------------------------------------------ memory of the gateway
 
     @property
     def pid(self) -> int:
-        """The process of the gateway; its engine is another one."""
+        """The gateway's process; its engine is another one."""
         assert self.gateway.child is not None
         return self.gateway.child.process.pid
 
@@ -80,11 +80,11 @@ class Site:
         return int(line.split()[1]) * 1024
 
     def reset_peak(self) -> None:
-        """Has ``VmHWM`` begin anew at what is held now."""
+        """Resets ``VmHWM`` to the current usage."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
 
     async def settle(self) -> None:
-        """Returns when what it holds has stopped to grow: what was asked for has arrived."""
+        """Returns when its memory has stopped growing: all requests have arrived."""
         seen: list[int] = []
 
         def is_still() -> bool:
@@ -92,12 +92,12 @@ class Site:
             last = seen[-200:]
             return len(last) == 200 and last[-1] - min(last) < MB
 
-        await wait_until(is_still, 60.0, "the gateway takes no more memory")
+        await wait_until(is_still, 60.0, "the memory of the gateway is stable")
 
     # ------------------------------------------------------------ callers
 
     def headers(self, caller: str) -> dict[str, str]:
-        """How somebody is known."""
+        """Headers that identify a caller."""
         return {**_HEADERS, "Authorization": f"Bearer {_SECRET}{caller}"}
 
     @property
@@ -119,7 +119,7 @@ class Site:
     async def measure(
         self, caller: str, method: str, params: JsonObject, version: str = "1.0"
     ) -> int:
-        """Bytes of the answer of a call, which is read and not kept."""
+        """Bytes of the answer of a call, which is read and dropped."""
         size = 0
         async with self.http.post(
             self.gateway.url + self.path,
@@ -133,7 +133,7 @@ class Site:
 
     @asynccontextmanager
     async def stream(self, caller: str, text: str) -> AsyncGenerator[Events]:
-        """The events of a message that is streamed."""
+        """The events of a streamed message."""
         async with self.http.post(
             self.gateway.url + self.path,
             data=write_call("SendStreamingMessage", write_message(text)),
@@ -145,14 +145,14 @@ class Site:
     async def ask_slowly(
         self, caller: str, method: str, params: JsonObject, version: str = "1.0"
     ) -> SlowReader:
-        """Sends a request over a connection of its own, and reads no answer."""
+        """Sends a request over a new connection, and reads no answer."""
         body = write_call(method, params)
         return await self.write_slowly(self.write_head(caller, len(body), version=version) + body)
 
     def write_head(
         self, caller: str, size: int, path: str | None = None, version: str = "1.0"
     ) -> bytes:
-        """The head of a call whose body has so many bytes; ``path`` is another than that of the agent."""
+        """The head of a call with a body of ``size`` bytes; ``path`` replaces that of the agent."""
         lines = {
             **self.headers(caller),
             "A2A-Version": version,
@@ -165,7 +165,7 @@ class Site:
     async def write_slowly(self, raw: bytes) -> SlowReader:
         """The same for any bytes."""
         sock = socket.socket()
-        # Else the kernel of this machine would read for us.
+        # Otherwise the kernel of this machine would buffer the answer.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.gateway.port))
@@ -177,17 +177,17 @@ class Site:
         return slow
 
     async def release(self) -> None:
-        """Lets those tasks of the agent begin that hold."""
+        """Releases the agent's tasks that wait to begin."""
         async with self.http.post(f"{self.agent_url}/go") as response:
             await response.read()
 
     async def read_brought(self) -> int:
-        """Bytes that the gateway has taken of what has no end."""
+        """Bytes of endless output that the gateway has read."""
         async with self.http.get(f"{self.agent_url}/brought") as response:
             return int(orjson.loads(await response.read())["bytes"])
 
     async def rest(self) -> None:
-        """Returns when no run is driven any more."""
+        """Returns when no run is driven any longer."""
 
         async def is_idle() -> bool:
             url = f"{self.gateway.url}/metrics"
@@ -197,7 +197,7 @@ class Site:
         await wait_until(is_idle, 90.0, "no run is driven any more")
 
     def leave_all(self) -> None:
-        """Every slow reader goes."""
+        """Disconnects every slow reader."""
         for slow in self.slow:
             slow.leave()
         self.slow.clear()
@@ -234,7 +234,7 @@ class Events:
         return bytes(line)
 
     async def read_to_end(self) -> JsonObject:
-        """Reads on, keeps nothing, and gives the last event."""
+        """Reads to the end without keeping events; returns the last one."""
         last: JsonObject = {}
         while (event := await self.next()) is not None:
             last = event
@@ -261,7 +261,7 @@ def write_call(method: str, params: JsonObject, number: int = 1) -> bytes:
 async def run_site(
     folder: Path, timeout: JsonObject, outputs: JsonObject, **settings: Json
 ) -> AsyncGenerator[Site]:
-    """Starts everything, and ends it. ``timeout`` is that of the agents, ``outputs`` and ``settings`` are sections."""
+    """Starts everything, and stops it at the end; ``timeout`` is the agents', the others are sections."""
     async with AsyncExitStack() as stack:
         urls: dict[str, str] = {}
         for name in (NAME, QUIET):

@@ -1,1 +1,1 @@
-"""Many turns wait for a few agents: who is served when, and what it costs to wait: ``make queues``."""
+"""Many turns wait for a few agents: the order of service, and the cost of waiting: ``make queues``."""

@@ -1,8 +1,8 @@
 """Many turns wait for a few agents: ``python -m tests.queues [--short]``.
 
-10,000 turns of 100 callers wait for 5 paused agents, with one gateway and then with two over one store. What a turn
-costs that is added, moved or promoted is compared where ten wait and where all do. Once the agents go on, the callers
-have to be served in equal shares: at no tenth of the way may one be ahead of another by more than a tenth.
+10,000 turns of 100 callers wait for 5 paused agents, with one gateway and then with two over one store. The cost of
+adding, moving and promoting a turn is compared with ten waiting and with all waiting. Once the agents resume, the
+callers have to be served in equal shares: at no tenth of the way may one be ahead of another by more than a tenth.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from tests.queues.site import run_queue_site
 AGENTS: Final = 5
 CALLERS: Final = 100
 TURNS: Final = 20
-"""Of each caller at each agent."""
+"""Per caller and agent."""
 LEAST: Final = 0.5
-"""Less than that is no figure: what was taken off was more than those that wait took meanwhile."""
+"""Smaller values are meaningless: the subtracted idle cost was larger than the measured one."""
 SHORT: Final = (3, 20, 10)
 MOST: Final = 2.0
-"""What a turn may cost where all wait, in terms of one where ten do, on a machine that is shared. It is seconds of CPU
-beside what is spent on those that wait, which is told by itself; ``tests/contract`` counts what the store does."""
+"""Maximum cost of a turn with all waiting, relative to ten waiting, on a shared machine. It is CPU seconds in
+addition to the idle cost of waiting turns, which is reported separately; ``tests/contract`` counts the store's work.
+"""
 
 
 async def play(instances: int, agents: int, callers: int, turns: int) -> list[str]:
-    """One flood, told line by line; what did not hold."""
+    """One flood, reported line by line; returns the faults."""
     with tempfile.TemporaryDirectory(prefix="psr-queues-") as name:
         async with run_queue_site(Path(name), instances, agents, callers) as site:
             flood = Flood(site, turns)
@@ -60,7 +61,7 @@ async def play(instances: int, agents: int, callers: int, turns: int) -> list[st
 
 
 async def run(*, short: bool, gateways: int = 0) -> list[str]:
-    """With one gateway, and with two; ``gateways``: with so many alone."""
+    """With one gateway, and with two; ``gateways``: with that number only."""
     size = SHORT if short else (AGENTS, CALLERS, TURNS)
     return [
         fault
@@ -73,7 +74,9 @@ def main() -> int:
     """Prints one line at the end."""
     parser = argparse.ArgumentParser(prog="python -m tests.queues", description=__doc__)
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--gateways", type=int, default=0, help="with so many alone")
+    parser.add_argument(
+        "--gateways", type=int, default=0, help="run with this number of gateways only"
+    )
     flags = parser.parse_args()
     began_s = time.monotonic()
     faults = asyncio.run(run(short=flags.short, gateways=flags.gateways))

@@ -1,6 +1,7 @@
-"""One flood: callers come one after the other, each with all of its turns, while the agents are paused.
+"""One flood: callers arrive one after the other, each with all of its turns, while the agents are paused.
 
-So whoever came first could be served first. Once the agents go on, it is counted whose turns come in at them.
+An unfair queue would serve the first one first. Once the agents resume, the arrivals at the agents are counted per
+caller.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tests.queues.site import QueueSite
 
 SHARE: Final = 0.1
-"""By so much the services of two callers may differ."""
+"""Maximum difference between the services of two callers."""
 _AT_ONCE: Final = 16
 _PER_TURN_S: Final = 0.05
 _PATIENCE_S: Final = 60.0
@@ -29,19 +30,19 @@ _CHECKS: Final = 10
 _IDLE_S: Final = 5.0
 _WARM: Final = 50
 _PROBES: Final = 200
-"""Turns that are added, and that are moved, to see what that costs."""
+"""Number of turns that are added and moved to measure the cost."""
 _ROUNDS: Final = 5
-"""How often those are moved, and as many promoted: the median counts, as a look at what waits costs some of them."""
+"""Number of moves, and of promotions: the median counts, since a scan of waiting turns adds to some of them."""
 _CONTEXT: Final = 10
-"""Turns that wait in the context in which one after the other is promoted."""
+"""Turns that wait in the context in which they are promoted one after the other."""
 Answer = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Costs:
-    """Seconds of CPU of gateways and engine, for one turn: added, given another priority, promoted in its context.
+    """CPU seconds of gateways and engine per turn: added, given another priority, promoted in its context.
 
-    ``idle`` is what they use in a second in which nothing is asked of them: those that wait are looked at now and then.
+    ``idle`` is the use per second without calls: waiting turns are scanned now and then.
     """
 
     waiting: int
@@ -53,7 +54,7 @@ class Costs:
 
 @dataclass(slots=True)
 class Served:
-    """How far the busiest caller was ahead of the last one when so many turns had come in."""
+    """The lead of the most served caller over the least served one after a number of arrivals."""
 
     turns: int
     most: int
@@ -71,14 +72,14 @@ class Flood:
     costs: list[Costs] = field(default_factory=list[Costs])
     served: list[Served] = field(default_factory=list[Served])
     took_s: tuple[float, float] = (0.0, 0.0)
-    """To put all of them in line, and to have all of them sent."""
+    """Seconds to queue all of them, and to have all of them sent."""
     _tasks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Caller and task of each turn that waits."""
+    """Caller and task of each waiting turn."""
     _thread: str = ""
     _turn_ids: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
-        """The whole of it."""
+        """Runs the whole flood."""
         site = self.site
         planned = [
             (caller, agent, number)
@@ -104,10 +105,10 @@ class Flood:
         await self._watch()
         self.took_s = (queued_s - began_s, time.monotonic() - queued_s)
 
-    # ------------------------------------------------------------ what waits
+    # ------------------------------------------------------------ waiting turns
 
     async def _warm(self, number: int) -> None:
-        """Nothing is measured with what is done for the first time."""
+        """Warms up, so that no first call is measured."""
         site = self.site
         caller = site.callers[number % len(site.callers)]
         agent = site.agents[number % len(site.agents)]
@@ -120,7 +121,7 @@ class Flood:
         self._tasks.append((caller, str(task["id"])))
 
     async def _open_context(self) -> None:
-        """A context whose first turn waits for its agent, and the others for it; none of the callers has it."""
+        """A context whose first turn waits for its agent, and the others for it; the flood has another caller."""
         caller = OPERATOR
         context: JsonObject = {}
         for number in range(_CONTEXT + 1):
@@ -140,7 +141,7 @@ class Flood:
     async def _measure(
         self, planned: list[tuple[str, str, int]], waiting: int
     ) -> list[tuple[str, str, int]]:
-        """Adds, moves and promotes some where so many wait; the turns that are left."""
+        """Adds, moves and promotes some turns with ``waiting`` others; returns the remaining ones."""
         probes, left = planned[:_PROBES], planned[_PROBES:]
         before = await self._measure_idle()
         added = await self._cost(probes, self._send)
@@ -148,11 +149,11 @@ class Flood:
             await self._cost([(*one, priority) for one in self._tasks[-_PROBES:]], self._move)
             for priority in range(1, _ROUNDS + 1)
         ]
-        # One after the other: they change one record, and the last of many at once is told to try again.
+        # One after the other: they change one record, and concurrent changes would get a retry error.
         promoted = [
             await self._cost(range(_PROBES), self._promote, at_once=1) for _ in range(_ROUNDS)
         ]
-        # They are looked at in waves: no more is taken off than in the quieter one of two moments.
+        # Scans come in waves: the idle cost of the quieter of two moments is subtracted.
         idle = min(before, await self._measure_idle())
         spent = [
             median((used - idle * took_s) / _PROBES for used, took_s in rounds)
@@ -176,7 +177,7 @@ class Flood:
         act: Callable[[Any], Awaitable[None]],
         at_once: int = _AT_ONCE,
     ) -> tuple[float, float]:
-        """Seconds of CPU, and how many seconds it took."""
+        """CPU seconds, and elapsed seconds."""
         before, began_s = self.site.read_cpu(), time.monotonic()
         await self._each(items, act, at_once)
         return self.site.read_cpu() - before, time.monotonic() - began_s
@@ -200,10 +201,10 @@ class Flood:
 
         await asyncio.gather(*(work() for _ in range(at_once)))
 
-    # ------------------------------------------------------------ who is served
+    # ------------------------------------------------------------ service
 
     async def _watch(self) -> None:
-        """Counts at ten moments whose turns have come in, all agents together."""
+        """Counts the arrivals per caller at ten moments, over all agents."""
         everything = self.turns * len(self.site.callers) * len(self.site.agents)
         patience_s = _PATIENCE_S + everything * _PER_TURN_S
         for check in range(1, _CHECKS + 1):
@@ -223,7 +224,7 @@ class Flood:
         counts = [served[name] for name in self.site.callers]
         turns, most, least = served.total(), max(counts), min(counts)
         self.served.append(Served(turns, most, least))
-        # Of each agent a caller may have had one turn more, and each gateway may have one on its way.
+        # Per agent a caller may have had one more turn, and each gateway may have one in flight.
         ahead = len(self.site.agents) * len(self.site.gateways)
         allowed = max(ahead, SHARE * turns / len(counts))
         if most - least > allowed:

@@ -1,4 +1,4 @@
-"""Gateways over one store, agents in our own process, and callers with a key each."""
+"""Gateways over one store, agents in this process, and callers with a key each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.support.scripted_tasks import Turn
 
 SLOTS: Final = 4
-"""Sends that may be under way at each agent."""
+"""Concurrent sends per agent."""
 OPERATOR: Final = "operator"
 _SCOPES: Final = ("a2a:call", "tasks:read", "tasks:write")
 _ANSWER_S: Final = 60.0
@@ -36,7 +36,7 @@ Answer = dict[str, Any]
 
 @dataclass(slots=True)
 class QueueSite:
-    """Everything that runs."""
+    """All processes."""
 
     store_url: str
     http: aiohttp.ClientSession
@@ -44,10 +44,10 @@ class QueueSite:
     peers: list[ScriptedPeer] = field(default_factory=list[ScriptedPeer])
     gateways: list[GatewayProcess] = field(default_factory=list[GatewayProcess])
     arrived: list[str] = field(default_factory=list[str])
-    """The caller of each turn of the flood, in the order in which they came to the agents."""
+    """The caller of each turn of the flood, in order of arrival at the agents."""
 
     async def take(self, turn: Turn) -> None:
-        """What an agent does with a turn of the flood."""
+        """The agents' behaviour for a turn of the flood."""
         self.arrived.append(turn.text.split()[1])
         await echo(turn)
 
@@ -70,7 +70,7 @@ class QueueSite:
     async def send(
         self, who: str, agent: str, text: str, *, at: int = 0, waits: bool = False
     ) -> Answer:
-        """The Task of a message; ``waits``: its caller waits for its end."""
+        """The Task of a message; ``waits``: its caller waits for the end."""
         params: JsonObject = {
             "message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]},
             "configuration": {"returnImmediately": not waits},
@@ -80,7 +80,7 @@ class QueueSite:
         return cast("Answer", answer["result"]["task"])
 
     async def pause(self) -> None:
-        """Every agent, at every gateway: one that was not asked learns of it a moment later."""
+        """Pauses every agent, at every gateway: a gateway without the call learns of it a moment later."""
         await self._steer("pause")
 
         async def are_paused() -> bool:
@@ -89,7 +89,7 @@ class QueueSite:
         await wait_until(are_paused, _ANSWER_S, "every gateway knows that the agents are paused")
 
     async def resume(self) -> None:
-        """Every agent."""
+        """Resumes every agent."""
         await self._steer("resume")
 
     async def _steer(self, verb: str) -> None:
@@ -102,19 +102,19 @@ class QueueSite:
         return sum(one.startswith(_PAUSED) and one.endswith(" 1.0") for one in lines)
 
     def read_cpu(self) -> float:
-        """Seconds of CPU that gateways and engine have used so far."""
+        """CPU seconds that gateways and engine have used so far."""
         reported = cast("dict[str, int]", ask(self.store_url, "INFO", "server"))
         lives = [one.child.process.pid for one in self.gateways if one.child is not None]
         return sum(_read_cpu(pid) for pid in (reported["process_id"], *lives))
 
 
 def name_key(caller: str) -> str:
-    """The secret of a caller."""
+    """The key of a caller."""
     return f"psr_queues_{caller}"
 
 
 def _read_cpu(pid: int) -> float:
-    """Of all its threads, in nanoseconds where ``stat`` has hundredths of a second."""
+    """Of all its threads, in nanoseconds; ``stat`` has hundredths of a second only."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(one.read_text(encoding="ascii").split()[0]) for one in threads) / 1e9
 
@@ -123,7 +123,7 @@ def _read_cpu(pid: int) -> float:
 async def run_queue_site(
     folder: Path, instances: int, agents: int, callers: int
 ) -> AsyncGenerator[QueueSite]:
-    """Starts everything, and ends it."""
+    """Starts everything, and stops it at the end."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
         http = await stack.enter_async_context(

@@ -87,7 +87,7 @@ def main() -> int:
     judgement = asyncio.run(run(plan_races(count, Random(seed))))
     for fault in judgement.faults[:_SHOWN]:
         print(f"races: {fault}")
-    for name, found in (("closed by", judgement.causes), ("told", judgement.codes)):
+    for name, found in (("closed by", judgement.causes), ("replies", judgement.codes)):
         print(f"races: {name} " + ", ".join(f"{key} {n}" for key, n in found.most_common()))
     print(f"races: {len(judgement.winners)} devices have won")
     verdict = f"{len(judgement.faults)} faults" if judgement.faults else "held"

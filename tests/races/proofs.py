@@ -94,7 +94,7 @@ def judge(results: Iterable[Result], questions: dict[str, Question], cashier: Ca
 def _judge_replies(decision: ApprovalDecision, replies: list[RacerReply]) -> list[str]:
     """Exactly one racer has won if a person decided, and every racer received the stored decision."""
     won = [reply for reply in replies if reply.outcome == "won"]
-    # A racer whose channel was cut before the reply sends its answer again, and is told that it is known.
+    # A racer whose channel was cut before the reply sends its answer again, and the reply reports a repeat.
     won = won or [reply for reply in replies if reply.outcome == "replayed" and reply.was_cut][:1]
     by_answer = decision.source == "answer"
     faults = [f"{len(won)} won, closed by {decision.cause}"] if len(won) != by_answer else []
@@ -108,11 +108,11 @@ def _judge_replies(decision: ApprovalDecision, replies: list[RacerReply]) -> lis
     for reply in replies:
         shown = {name: reply.winner.get(name) for name in stored}
         if reply.outcome == "refused":
-            faults.append(f"{reply.device} was told {reply.code}: {reply.winner}")
+            faults.append(f"{reply.device} received {reply.code}: {reply.winner}")
         elif shown != stored:
-            faults.append(f"{reply.device} was told {reply.code} and {shown}, stored is {stored}")
+            faults.append(f"{reply.device} received {reply.code} and {shown}, stored is {stored}")
         elif reply.outcome != "lost" and reply.device != decision.device_name:
-            faults.append(f"{reply.device} was told that it won, {decision.device_name} did")
+            faults.append(f"{reply.device} received that it won, but {decision.device_name} did")
     return faults
 
 

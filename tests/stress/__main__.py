@@ -336,7 +336,7 @@ def _judge(stage: Stage) -> list[str]:
         f"close code {code}, {n} times" for code, n in codes.items() if code not in EXPLAINED
     ]
     if not any(reader.superseded for reader in stage.readers):
-        faults.append("nobody was superseded: take-over was not played")
+        faults.append("no connection was superseded: takeover was not played")
     return faults
 
 

@@ -56,12 +56,12 @@ def inject(piece: bytes) -> Iterator[bytes]:
         case Fault.UNKNOWN_STATE:
             yield piece.replace(b"TASK_STATE_WORKING", b"TASK_STATE_DREAMING")
         case Fault.BARE_MESSAGE:
-            yield _say_bare(piece)
+            yield _make_bare_message(piece)
         case _:
             yield piece
 
 
-def _say_bare(piece: bytes) -> bytes:
+def _make_bare_message(piece: bytes) -> bytes:
     """The status message of an update as a separate Message, with or without a JSON-RPC envelope."""
     event = orjson.loads(piece.partition(b"data:")[2])
     holder = event.get("result", event)

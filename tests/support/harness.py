@@ -381,7 +381,7 @@ class Harness:
             "retry": deadlines.on_retry,
             "output": self._expire_output,
             "prepare": self._put_back,
-            "queued": self._look_at_queued,
+            "queued": self._handle_queued,
             "unblock": self._unblock,
         }
         await handlers[kind](shard_of(row.entity), row, self.clock.now_ms())
@@ -389,7 +389,7 @@ class Harness:
     async def _put_back(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         await self.parts.tasks.starting.preparing.on_due(shard, row, self._keep)
 
-    async def _look_at_queued(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+    async def _handle_queued(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         await self.parts.turn_queues.on_due(shard, row, now_ms, self._keep)
 
     async def _unblock(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:

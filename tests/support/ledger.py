@@ -87,7 +87,7 @@ def load(path: Path = LEDGER) -> tuple[Row, ...]:
     for entry in cast("list[dict[str, object]]", document.pop("row", [])):
         row = _parse(entry)
         if row.id in rows:
-            raise LedgerFault(f"{row.id}: stands twice")
+            raise LedgerFault(f"{row.id}: is listed twice")
         rows[row.id] = row
     if document:
         raise LedgerFault(f"unknown tables: {', '.join(document)}")

@@ -51,7 +51,9 @@ class Slow:
 
 
 @asynccontextmanager
-async def speak(room: MemoryRoom, *, chunked: bool) -> AsyncGenerator[tuple[Slow, ConnectionPool]]:
+async def serve_answers(
+    room: MemoryRoom, *, chunked: bool
+) -> AsyncGenerator[tuple[Slow, ConnectionPool]]:
     slow = Slow(chunked)
     server = await asyncio.start_server(slow.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -75,7 +77,7 @@ async def _is_whole(pool: ConnectionPool) -> bool:
 async def test_answers_without_budget_wait_and_arrive_whole(*, chunked: bool) -> None:
     # Half of the budget is one agent's share, which fits one answer.
     room = MemoryRoom(Budget(4 * len(BODY)))
-    async with speak(room, chunked=chunked) as (slow, pool):
+    async with serve_answers(room, chunked=chunked) as (slow, pool):
         asking = [asyncio.create_task(_is_whole(pool)) for _ in range(4)]
         await wait_until(lambda: room.waiting == 3, 10, "all but one wait")
         assert room.budget.held == room.budget.share
@@ -89,7 +91,7 @@ async def test_answers_without_budget_wait_and_arrive_whole(*, chunked: bool) ->
 
 async def test_answer_keeps_its_budget_until_it_is_released() -> None:
     room = MemoryRoom(Budget(4 * len(BODY)))
-    async with speak(room, chunked=False) as (slow, pool):
+    async with serve_answers(room, chunked=False) as (slow, pool):
         slow.rest.set()
         kept = [await _ask(pool)]
         waiting = asyncio.create_task(_is_whole(pool))
@@ -108,11 +110,11 @@ async def test_slow_answer_yields_its_budget_to_a_long_waiting_one() -> None:
         count=lambda _kind, outcome: lacks.append(outcome),
         later=lambda _seconds, look: looks.append(look),
     )
-    async with speak(room, chunked=False) as (slow, pool):
+    async with serve_answers(room, chunked=False) as (slow, pool):
         asking = [asyncio.create_task(_ask(pool)) for _ in range(2)]
         await wait_until(lambda: room.waiting == 1, 10, "one waits")
         looks.pop()()
-        assert room.waiting == 1, "nobody has waited for long"
+        assert room.waiting == 1, "no answer has waited for long"
         with patch_time(GIVES_WAY_S):
             looks.pop()()
         assert lacks == ["waited", "gave_way"]
@@ -134,7 +136,7 @@ def patch_time(ahead_s: float) -> Generator[None]:
 
 async def test_abandoned_answer_returns_its_budget() -> None:
     room = MemoryRoom(Budget(4 * len(BODY)))
-    async with speak(room, chunked=False) as (_, pool):
+    async with serve_answers(room, chunked=False) as (_, pool):
         asking = [asyncio.create_task(_ask(pool)) for _ in range(2)]
         await wait_until(lambda: room.waiting == 1, 10, "one waits")
         for one in asking:

@@ -62,7 +62,7 @@ class Agent:
 
 
 @asynccontextmanager
-async def speak(agent: Agent, room: MemoryRoom) -> AsyncGenerator[Peer]:
+async def serve_agent(agent: Agent, room: MemoryRoom) -> AsyncGenerator[Peer]:
     app = web.Application()
     app.router.add_get("/.well-known/agent-card.json", agent.serve_card)
     app.router.add_post("/", agent.take)
@@ -96,7 +96,7 @@ async def _measure(peer: Peer, found: asyncio.Queue[int | StreamOutcome]) -> Non
 async def test_events_without_budget_wait_and_arrive_whole(size: int, share: int) -> None:
     room, found = MemoryRoom(Budget(2 * share)), asyncio.Queue[int | StreamOutcome]()
     agent = Agent(size)
-    async with speak(agent, room) as peer, asyncio.TaskGroup() as reading:
+    async with serve_agent(agent, room) as peer, asyncio.TaskGroup() as reading:
         for _ in range(3):
             reading.create_task(_measure(peer, found))
         await wait_until(lambda: room.waiting == 2, 20, "all but one wait")
@@ -120,7 +120,7 @@ async def test_slow_event_yields_its_budget_to_a_long_waiting_one() -> None:
         later=lambda _seconds, look: looks.append(look),
     )
     found, agent = asyncio.Queue[int | StreamOutcome](), Agent(MIB)
-    async with speak(agent, room) as peer, asyncio.TaskGroup() as reading:
+    async with serve_agent(agent, room) as peer, asyncio.TaskGroup() as reading:
         for _ in range(2):
             reading.create_task(_measure(peer, found))
         await wait_until(lambda: room.waiting == 1, 20, "one waits")
@@ -136,15 +136,17 @@ async def test_slow_event_yields_its_budget_to_a_long_waiting_one() -> None:
 async def _make_way(room: MemoryRoom, looks: list[Callable[[], None]]) -> None:
     """Makes the current read yield to another one, which finishes at once."""
     await wait_until(lambda: bool(room.held["answer"]), 20, "it is being read")
-    (taken := room.reserve("answer", "agent:first", 3 * MIB, _go_on, _go_on)).settle(3 * MIB)
-    waiting = room.reserve("answer", "agent:second", 3 * MIB, _go_on, _go_on)
+    (taken := room.reserve("answer", "agent:first", 3 * MIB, _do_nothing, _do_nothing)).settle(
+        3 * MIB
+    )
+    waiting = room.reserve("answer", "agent:second", 3 * MIB, _do_nothing, _do_nothing)
     with patch_time(GIVES_WAY_S):
         looks.pop()()
     waiting.release()
     taken.release()
 
 
-def _go_on() -> None:
+def _do_nothing() -> None:
     return
 
 
@@ -160,7 +162,7 @@ async def test_yielding_does_not_count_as_a_failure_of_the_agent(*, streams: boo
         await _measure(peer, found)
         return found.get_nowait()
 
-    async with speak(agent, room) as peer:
+    async with serve_agent(agent, room) as peer:
         for _ in range(FAILURES + 1):
             asking = asyncio.create_task(ask(peer))
             await _make_way(room, looks)

@@ -59,7 +59,7 @@ class Ask(Protocol):
 
 
 @asynccontextmanager
-async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
+async def serve_answers(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
     speaker = Speaker(list(answers))
     server = await asyncio.start_server(speaker.serve, "127.0.0.1", 0)
     speaker.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -94,7 +94,7 @@ PACKED = zlib.compress(b"{}")
     ],
 )
 async def test_answer_is_read_whole_and_the_connection_reused(answer: bytes) -> None:
-    async with speak(answer, answer) as (speaker, ask):
+    async with serve_answers(answer, answer) as (speaker, ask):
         for _ in range(2):
             whole = await ask()
             assert (whole.status, whole.raw) == (200, b"{}")
@@ -103,7 +103,7 @@ async def test_answer_is_read_whole_and_the_connection_reused(answer: bytes) -> 
 
 
 async def test_answer_without_a_length_ends_with_its_connection() -> None:
-    async with speak(b"HTTP/1.0 200 OK\r\n\r\n{}", SIZED) as (speaker, ask):
+    async with serve_answers(b"HTTP/1.0 200 OK\r\n\r\n{}", SIZED) as (speaker, ask):
         answers = asyncio.create_task(ask())
         await wait_until(lambda: speaker.heads, 10, "the request is there")
         speaker.writers[0].write_eof()
@@ -114,14 +114,14 @@ async def test_answer_without_a_length_ends_with_its_connection() -> None:
 
 async def test_connection_closed_by_the_peer_is_not_reused() -> None:
     last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
-    async with speak(last, SIZED) as (speaker, ask):
+    async with serve_answers(last, SIZED) as (speaker, ask):
         assert (await ask()).raw == b"{}"
         assert (await ask()).raw == b"{}"
         assert speaker.connections == 2
 
 
 async def test_unsolicited_answer_is_not_taken_for_the_next_one() -> None:
-    async with speak(SIZED + SIZED.replace(b"{}", b"[]"), SIZED) as (_, ask):
+    async with serve_answers(SIZED + SIZED.replace(b"{}", b"[]"), SIZED) as (_, ask):
         assert (await ask()).raw == b"{}"
         assert (await ask()).raw == b"{}"
 
@@ -129,14 +129,14 @@ async def test_unsolicited_answer_is_not_taken_for_the_next_one() -> None:
 @pytest.mark.parametrize("more", [SIZED, SIZED[:1], SIZED[:-1]])
 async def test_connection_with_extra_bytes_is_not_reused(more: bytes) -> None:
     """The extra bytes would be read as the answer to the next request."""
-    async with speak(SIZED + more, SIZED) as (speaker, ask):
+    async with serve_answers(SIZED + more, SIZED) as (speaker, ask):
         assert (await ask()).raw == b"{}"
         assert (await ask()).raw == b"{}"
         assert speaker.connections == 2
 
 
 async def test_short_timeout_holds_on_a_connection_used_with_a_longer_one() -> None:
-    async with speak(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
+    async with serve_answers(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
         assert (await ask(60.0)).raw == b"{}"
         with pytest.raises(TimeoutError):
             await ask(0.05)
@@ -144,7 +144,7 @@ async def test_short_timeout_holds_on_a_connection_used_with_a_longer_one() -> N
 
 
 async def test_timeout_does_not_end_with_that_of_the_previous_call() -> None:
-    async with speak(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
+    async with serve_answers(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
         assert (await ask(0.2)).raw == b"{}"
         asking = asyncio.create_task(ask(60.0))
         await wait_until(lambda: len(speaker.heads) == 2, 10, "the second request is there")
@@ -154,7 +154,7 @@ async def test_timeout_does_not_end_with_that_of_the_previous_call() -> None:
 
 
 async def test_late_answer_is_not_taken_for_the_next_one() -> None:
-    async with speak(SIZED, SIZED) as (speaker, ask):
+    async with serve_answers(SIZED, SIZED) as (speaker, ask):
         assert (await ask()).raw == b"{}"
         speaker.writers[0].write(SIZED.replace(b"{}", b"[]"))
         await speaker.writers[0].drain()
@@ -169,7 +169,7 @@ async def test_connection_that_dies_before_the_answer_leaves_the_outcome_open(
 ) -> None:
     """Also on a reused connection: this layer never sends a request twice."""
     answers = [None] if first is None else [first, None]
-    async with speak(*answers, SIZED) as (speaker, ask):
+    async with serve_answers(*answers, SIZED) as (speaker, ask):
         if first is not None:
             await ask()
         with pytest.raises(ConnectionLost):
@@ -178,7 +178,10 @@ async def test_connection_that_dies_before_the_answer_leaves_the_outcome_open(
 
 
 async def test_answer_cut_short_leaves_the_outcome_open() -> None:
-    async with speak(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", SIZED) as (speaker, ask):
+    async with serve_answers(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", SIZED) as (
+        speaker,
+        ask,
+    ):
         asking = asyncio.create_task(ask())
         await wait_until(lambda: speaker.heads, 10, "the request is there")
         speaker.writers[0].close()
@@ -190,7 +193,7 @@ async def test_endless_head_is_aborted() -> None:
     endless = b"HTTP/1.1 200 OK\r\n" + b"".join(
         b"X-%d: %b\r\n" % (n, b"x" * 900) for n in range(99)
     )
-    async with speak(endless) as (_, ask):
+    async with serve_answers(endless) as (_, ask):
         with pytest.raises(NotReadable, match="64 KiB"):
             await ask()
 
@@ -205,7 +208,7 @@ async def test_endless_head_is_aborted() -> None:
 )
 async def test_endless_header_is_aborted_before_it_fills_the_memory(start: bytes) -> None:
     """Without an end the parser would keep the header, and copy it with every chunk, until the timeout."""
-    async with speak(start + b"x" * 200_000) as (_, ask):
+    async with serve_answers(start + b"x" * 200_000) as (_, ask):
         with pytest.raises(NotReadable, match="64 KiB"):
             await ask()
 
@@ -213,7 +216,7 @@ async def test_endless_header_is_aborted_before_it_fills_the_memory(start: bytes
 async def test_large_answer_is_not_taken_for_a_long_header() -> None:
     body = b"x" * 900_000
     sized = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-    async with speak(sized, sized) as (speaker, ask):
+    async with serve_answers(sized, sized) as (speaker, ask):
         assert [(await ask()).raw for _ in range(2)] == [body, body]
         assert speaker.connections == 1
 
@@ -240,7 +243,7 @@ def size(body: bytes, more: bytes = b"") -> bytes:
 )
 async def test_answers_with_different_heads_are_distinguished(answers: list[bytes]) -> None:
     """State learned from one answer must not change how the next one is read."""
-    async with speak(*answers) as (speaker, ask):
+    async with serve_answers(*answers) as (speaker, ask):
         for answer in answers:
             reply = await ask()
             assert reply.raw == (b"{}" if answer == CHUNKED else answer.rpartition(b"\r\n\r\n")[2])
@@ -251,14 +254,14 @@ async def test_answers_with_different_heads_are_distinguished(answers: list[byte
 
 async def test_known_head_with_close_ends_the_connection() -> None:
     last = size(b"{}", b"Connection: close\r\n")
-    async with speak(last, last, size(b"{}"), last) as (speaker, ask):
+    async with serve_answers(last, last, size(b"{}"), last) as (speaker, ask):
         assert [(await ask()).raw for _ in range(4)] == [b"{}"] * 4
         assert speaker.connections == 3
 
 
 @pytest.mark.parametrize("more", [SIZED, SIZED[:1], b"x"])
 async def test_more_than_the_answer_with_a_known_head_ends_the_connection(more: bytes) -> None:
-    async with speak(SIZED, SIZED + more, SIZED) as (speaker, ask):
+    async with serve_answers(SIZED, SIZED + more, SIZED) as (speaker, ask):
         assert [(await ask()).raw for _ in range(3)] == [b"{}"] * 3
         assert speaker.connections == 2
 
@@ -349,7 +352,7 @@ def test_header_that_would_inject_another_one_is_not_sent() -> None:
 
 
 async def test_connection_opened_after_the_end_sends_nothing() -> None:
-    async with speak(SIZED) as (speaker, ask):
+    async with serve_answers(SIZED) as (speaker, ask):
         asking = asyncio.create_task(ask())
         await asyncio.sleep(0)
         speaker.pools.pool(speaker.origin, None).close()

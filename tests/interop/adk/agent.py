@@ -1,4 +1,4 @@
-"""An agent of google-adk whose tool wants to be confirmed; its model is a script. ``/ran`` says what the tool did."""
+"""A google-adk agent whose tool requires confirmation; its model is a script. ``/ran`` returns the tool's calls."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ def delete_rows(table: str, count: int) -> str:
 
 
 class Script(BaseLlm):
-    """Calls the tool for what a person says, and says what came of the call."""
+    """Calls the tool for a user's text, and reports its result."""
 
     async def generate_content_async(self, llm_request, stream=False):  # noqa: FBT002  its own signature
         parts = llm_request.contents[-1].parts or []

@@ -1,6 +1,6 @@
-"""google-adk's ``RemoteA2aAgent`` as a caller: talks to the agent of a card, and says in JSON what it was told.
+"""google-adk's ``RemoteA2aAgent`` as a caller: calls the agent of a card, and prints what it received as JSON.
 
-``client.py CARD TOKEN sse|none TEXT [yes|no]`` answers a tool that wants to be confirmed, as a user interface does.
+``client.py CARD TOKEN sse|none TEXT [yes|no]`` answers a tool that requires confirmation, as a user interface does.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ CONFIRMATION = "adk_request_confirmation"
 
 
 async def say(runner, session, parts, mode):
-    """One message of the user: the texts and the calls of functions that came back."""
+    """Sends one user message; returns the received texts and function calls."""
     texts, calls = [], []
     message = types.Content(role="user", parts=parts)
     config = RunConfig(streaming_mode=mode)

@@ -1,4 +1,4 @@
-"""An agent made with the SDK of A2A 0.3; the first word of a message says what it does, as in support/sdk_agent.py."""
+"""An A2A 0.3 SDK agent; the first word of a message selects its behaviour, as in support/sdk_agent.py."""
 
 import asyncio
 import socket
@@ -36,20 +36,20 @@ def say(text):
 
 
 def read_answer(message):
-    """The option of a typed answer to its question."""
+    """The option of a typed answer to its request."""
     forms = [part.root.data.get(URI) for part in message.parts if part.root.kind == "data"]
     named = [form["option_id"] for form in forms if form and form["digest"] == QUESTION["digest"]]
     return named[0] if named else None
 
 
-def wants_leave(task):
-    """Whether the task began with a payment: words do not end its question."""
+def wants_approval(task):
+    """Whether the task began with a payment: text does not answer its request."""
     first = task.history[0].parts[0].root if task and task.history else None
     return getattr(first, "text", "").startswith("pay")
 
 
 class Executor(AgentExecutor):
-    """Does what the first word says."""
+    """Runs the behaviour of the first word."""
 
     async def execute(self, context, event_queue):
         word, _, rest = context.get_user_input().partition(" ")
@@ -67,7 +67,7 @@ class Executor(AgentExecutor):
         elif (option := read_answer(context.message)) is not None:
             await updater.add_artifact(say(f"decided: {option}"), artifact_id="artifact-1")
             await updater.complete()
-        elif word == "pay" or wants_leave(context.current_task):
+        elif word == "pay" or wants_approval(context.current_task):
             form = [Part(root=DataPart(data={URI: QUESTION}))]
             await updater.requires_input(updater.new_agent_message(form), final=True)
         elif word == "silent":

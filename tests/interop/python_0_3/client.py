@@ -1,4 +1,4 @@
-"""A caller made with the SDK of A2A 0.3. It does what lines of JSON on its standard input say; see puppets.py."""
+"""An A2A 0.3 SDK caller, controlled by lines of JSON on its standard input; see scripted_clients.py."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def show(value):
 
 
 def show_event(event):
-    """A message, or what is new of a task."""
+    """A message, or the new part of a task."""
     if isinstance(event, tuple):
         task, update = event
         return show(task if update is None else update)
@@ -51,7 +51,7 @@ def show_event(event):
 
 
 class Acts:
-    """What can be ordered."""
+    """The supported orders."""
 
     def __init__(self, unary, streaming):
         self.unary = unary

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.connections import find_growth, find_told
+from tests.fuzz.connections import find_errors, find_growth
 from tests.fuzz.slow_readers import CHUNKS, Slow
 from tests.fuzz.wire import Pace, Wire, split
 
@@ -60,7 +60,7 @@ def test_log_lines_with_an_error_are_found() -> None:
         "Segmentation fault",
     ]
 
-    assert len(list(find_told("\n".join(['{"level":"info"}', *told])))) == len(told)
+    assert len(list(find_errors("\n".join(['{"level":"info"}', *told])))) == len(told)
 
 
 def test_memory_that_grows_from_round_to_round_is_a_fault() -> None:
