@@ -49,9 +49,9 @@ async def refuse_missing_rights(nodes: Nodes) -> None:
 
 
 async def _ask(nodes: Nodes, shard: Shard, name: str, *rest: str) -> None:
-    command = pack(name, f"{keys.probe(shard)}:none", *rest)
+    command = (name, f"{keys.probe(shard)}:none", *rest)
     try:
-        await retry(partial(nodes.read, shard, command))
+        await retry(partial(nodes.read, shard, pack(*command)))
     except StoreUnavailable as error:
         if error.reason != REASONS["NOPERM"]:
             raise

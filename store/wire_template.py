@@ -9,7 +9,6 @@ the lengths of variable-length values are known beforehand.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
@@ -19,7 +18,7 @@ from passerelle.core.wire.record import value
 from passerelle.store.connection import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
 _Sum: TypeAlias = tuple[int, tuple[int, ...]]
@@ -60,19 +59,39 @@ def make_wire_template(
     places = {value: place for place, value in enumerate(one.values) if value}
     if not places or len(places) != sum(map(bool, one.values)):
         return None
-    # If several begin at one place, the longest is used: a title is the beginning of its text.
-    longest_first = sorted(places, key=len, reverse=True)
-    found = re.compile(b"(" + b"|".join(map(re.escape, longest_first)) + b")")
-    arguments = [
-        [places[piece] if number % 2 else piece for number, piece in enumerate(pieces)]
-        for pieces in map(found.split, one.arguments)
-    ]
+    arguments = [_split(argument, places) for argument in one.arguments]
     used = {piece for pieces in arguments for piece in pieces if isinstance(piece, int)}
     if not used or any(one.values[place] == other.values[place] for place in used):
         return None
     lengths = {place: len(one.values[place]) for place in sorted(used - free)}
     template = WireTemplate(_make_renderer(_lay_out(arguments, lengths), lengths))
     return template if template.render(other.values) == pack(*other.arguments) else None
+
+
+def _split(argument: bytes, places: Mapping[bytes, int]) -> list[bytes | int]:
+    """The texts of an argument and, between them, the places of the values in it.
+
+    If several values begin at one position, the longest is used: a title is the beginning of its text. A search per
+    value takes a tenth of the time of a regular expression, which would be compiled for this one use.
+    """
+    found = sorted(
+        (at, -len(value), place)
+        for value, place in places.items()
+        for at in _list_positions(argument, value)
+    )
+    pieces, end = list[bytes | int](), 0
+    for at, negative, place in found:
+        if at >= end:
+            pieces += (argument[end:at], place)
+            end = at - negative
+    return [*pieces, argument[end:]]
+
+
+def _list_positions(argument: bytes, value: bytes) -> Iterator[int]:
+    at = argument.find(value)
+    while at >= 0:
+        yield at
+        at = argument.find(value, at + 1)
 
 
 def _make_renderer(

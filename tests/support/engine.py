@@ -209,7 +209,8 @@ async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGene
 
 def ask(url: str, *command: str | bytes | int) -> object:
     """One command over its own connection, for commands that the product never sends."""
-    client = redis.Redis.from_url(url, socket_timeout=5)  # pyright: ignore[reportUnknownMemberType]
+    # Without a name, which the client would read from its own distribution and send first, for each connection.
+    client = redis.Redis.from_url(url, socket_timeout=5, driver_info=None)  # pyright: ignore[reportUnknownMemberType]
     execute = cast(
         "Callable[..., object]",
         client.execute_command,  # pyright: ignore[reportUnknownMemberType]
@@ -220,7 +221,7 @@ def ask(url: str, *command: str | bytes | int) -> object:
 
 def ask_all(url: str, commands: Iterable[Sequence[str | bytes | int]]) -> list[object]:
     """Commands over one connection, in one pipeline."""
-    client: Any = redis.Redis.from_url(url, socket_timeout=5)  # pyright: ignore[reportUnknownMemberType]
+    client: Any = redis.Redis.from_url(url, socket_timeout=5, driver_info=None)  # pyright: ignore[reportUnknownMemberType]
     with client, client.pipeline(transaction=False) as pipeline:
         for command in commands:
             pipeline.execute_command(*command)

@@ -284,7 +284,8 @@ async def test_name_resolving_to_a_private_address_is_refused_on_connect(
 ) -> None:
     """The allow-list has a wildcard and so exempts no name from the address check."""
     sender = partial(WebhookSender, resolver=LoopbackResolver())
-    monkeypatch.setattr("passerelle.gateway.assembly.WebhookSender", sender)
+    for module in ("assembly", "instance_work"):
+        monkeypatch.setattr(f"passerelle.gateway.{module}.WebhookSender", sender)
     webhooks = WebhookSettings(allow=("http://*:*",))
     async with run_rig(engine_server.url, tmp_path, webhooks=webhooks) as rig:
         url = f"http://hooks.example.com:{rig.receiver.url.rpartition(':')[2]}/hook"

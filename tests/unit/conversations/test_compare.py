@@ -95,8 +95,10 @@ def _raise(said: str, state: str, words: list[dict[str, str]]) -> Record:
 
 
 def test_task_that_is_left_at_work_after_an_internal_error_has_failed_with_its_words() -> None:
-    direct = _raise("error INTERNAL", "WORKING", [])
     failed = _raise("error INTERNAL", "FAILED", [{"text": "the tool broke"}])
+    # The SDK of 1.0 fails its task without a message, that of 0.3 leaves it as it is.
+    assert compare(CASE, _raise("error INTERNAL", "FAILED", []), failed) == []
+    direct = _raise("error INTERNAL", "WORKING", [])
     assert compare(CASE, direct, failed) == []
     others: list[tuple[str, list[dict[str, str]]]] = [
         ("COMPLETED", failed.end["words"]),
@@ -117,7 +119,8 @@ def test_only_a_caller_that_does_not_wait_may_get_an_error_as_a_state(
     caller: str, rows: list[str]
 ) -> None:
     case = replace(CASE, caller=caller)
-    direct, through = _raise("error INTERNAL", "FAILED", []), _raise("FAILED", "FAILED", [])
+    words = [{"text": "the tool broke"}]
+    direct, through = _raise("error INTERNAL", "FAILED", []), _raise("FAILED", "FAILED", words)
     assert [one.row for one in compare(case, direct, through)] == rows
-    wrong = _raise("COMPLETED", "FAILED", [])
+    wrong = _raise("COMPLETED", "FAILED", words)
     assert [one.row for one in compare(case, direct, wrong)] == [""]
