@@ -278,6 +278,7 @@ async def test_templated_append_is_used_only_without_a_write_during_the_hook(
     assert (driver.run.templated is None) is is_changed
     harness.peer.release_all()
     await harness.until(accepted, Status.COMPLETED)
+    await wait_until(driver.run.has_ended, 10.0, "the driver has the reply of its append")
     assert (driver.run.rendered is None) is is_changed
     assert len(harness.peer.messages) == 1
     assert (await verify_store(harness.store)).ok
