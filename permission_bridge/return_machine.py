@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 BACKOFF_MS: Final = 10_000
 BACKOFF_MAX_MS: Final = 300_000
-FIRST_LOOK_MS: Final = 2_000
-"""Time until the check after the first attempt whose exchange broke; a caller waits meanwhile for what became of it."""
 REFUSED: Final = "peer_refused"
 """Prefix of the reason of a decision that the agent did not accept."""
 _TOO_MANY: Final = 429
@@ -190,7 +188,7 @@ def judge_sending(
         case Unreached():
             return LookAgain(now_ms + back_off(attempts), untaken=True)
         case Unknown():
-            return LookAgain(now_ms + (FIRST_LOOK_MS if attempts == 1 else back_off(attempts)))
+            return LookAgain(now_ms + back_off(attempts))
         case _:
             assert_never(outcome)
 

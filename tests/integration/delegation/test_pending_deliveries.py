@@ -17,7 +17,6 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.run import Run
-from passerelle.permission_bridge import return_machine
 from tests.support.harness import ADA, BOB, Harness
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -30,12 +29,6 @@ def may_send_nothing(_run: Run) -> bool:
 
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(autouse=True)
-def check_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves time to stop a driver between an exchange that broke and the check that follows it."""
-    monkeypatch.setattr(return_machine, "FIRST_LOOK_MS", return_machine.BACKOFF_MS)
 
 
 async def until_postponed(harness: Harness, action: str) -> None:
