@@ -52,6 +52,7 @@ from passerelle.permission_bridge.devices.web_push import TIMEOUT_S as PUSH_TIME
 from passerelle.permission_bridge.governing.rulebook import RuleFollowing
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import SkewWatch
+from passerelle.runtime.common.durability_watch import DurabilityWatch
 from passerelle.runtime.common.memory_watch import MemoryWatch
 from passerelle.runtime.common.replica_watch import ReplicaWatch
 from passerelle.runtime.common.signatures import Signer
@@ -244,10 +245,12 @@ async def _open_store(
 
 def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[None]:
     skew, memory = SkewWatch(store.clock, outages.log), MemoryWatch(store.memory, outages.log)
+    durability = DurabilityWatch(store.replicas, outages.log)
 
     def after() -> None:
         skew.look()
         memory.look()
+        durability.look()
 
     def is_urgent() -> bool:
         return store.memory.fullness is not Fullness.NORMAL

@@ -44,6 +44,7 @@ from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.gateway.open_work import OpenWork
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import describe_skew
+from passerelle.runtime.common.durability_watch import describe_risks
 from passerelle.runtime.common.memory_watch import describe_memory
 from passerelle.runtime.common.replica_watch import describe_replicas
 from passerelle.runtime.common.signatures import make_jwks_route
@@ -247,6 +248,7 @@ def _make_routes(
             configuration=find_fault(),
             policy=gateway.terms.rulebook.warning,
             replicas=describe_replicas(gateway.store.replicas),
+            durability=describe_risks(gateway.store.replicas),
             clock=describe_skew(gateway.store.clock),
             memory=describe_memory(gateway.store.memory),
             archive=gateway.duties.sweeps.archive.obstacle,

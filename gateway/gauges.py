@@ -36,6 +36,7 @@ def watch(gateway: Gateway) -> None:
     memory = gateway.store.memory
     gateway.metrics.store.memory_share.set_function(lambda: memory.fullest.share)
     gateway.metrics.store.primaries_alone.set_function(lambda: len(replicas.alone))
+    gateway.metrics.store.primaries_at_risk.set_function(lambda: len(replicas.loss_risks))
     gateway.metrics.look(
         watch_agents(gateway.peers, gateway.parts.queues.admission.pauses.find_state)
     )

@@ -52,7 +52,7 @@ async def fit_engine(engine: EmbeddedEngine, settings: Settings, log: FilteringB
     """Sets the engine's memory limit before anything is written; a store larger than a default limit gets a higher one.
 
     Raises:
-    ConfigInvalid: the store is larger than the configured limit.
+        ConfigInvalid: the store is larger than the configured limit.
         StoreUnavailable: the engine does not answer.
     """
     limit, used = settings.memory.find_engine_limit(), (await engine.read_memory()).used
@@ -70,7 +70,7 @@ async def find_archive_obstacle(settings: Settings, store: Store) -> str | None:
     """Why no session can leave memory, whatever ``retention.memory`` states; None: nothing prevents it.
 
     Raises:
-    StoreUnavailable: the store or the archive does not answer.
+        StoreUnavailable: the store or the archive does not answer.
     """
     if settings.redis_url is not None and settings.blobs is None:
         return "sessions stay in memory: redis_url is set, and blobs names no place that all instances share"

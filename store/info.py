@@ -87,23 +87,32 @@ def refuse_unfit(facts: ServerFacts, name: str, durability: StoreDurability) -> 
         raise ConfigInvalid("redis_url", f"{name} is version {found}; 7.0 or newer is needed")
     if facts.role != PRIMARY:
         raise ConfigInvalid("redis_url", f"{name} is a replica; name the primary")
+    if (risk := find_loss_risk(facts, name, durability)) is not None:
+        raise ConfigInvalid("redis_url", risk)
+    if durability == "replicas" and not facts.replicas:
+        raise StoreUnavailable(f"{name} has no replica; store.durability requires one", "no")
+
+
+def find_loss_risk(facts: ServerFacts, name: str, durability: StoreDurability) -> str | None:
+    """Which setting of a server can lose acknowledged writes, and what to set; None: none.
+
+    A server can get such a setting while it is used: an operator changes it, or a replica with another one is promoted.
+    """
+    if facts.loading:
+        return None
     if facts.policy and facts.policy != _NO_EVICTION:
         what = _EVICTED_EARLY if facts.policy.startswith(_EXPIRING) else _EVICTED
-        raise ConfigInvalid(
-            "redis_url",
+        return (
             f"{name} evicts keys when its memory is full ({facts.policy}): {what}; "
-            f"set maxmemory-policy {_NO_EVICTION}",
+            f"set maxmemory-policy {_NO_EVICTION}"
         )
     match durability:
         case "aof" if not facts.durable:
-            raise ConfigInvalid(
-                "redis_url",
+            return (
                 f"{name} has no append-only file; set appendonly yes, "
-                "or set store.durability to what keeps its data",
+                "or set store.durability to what keeps its data"
             )
-        case "replicas" if not facts.replicas:
-            raise StoreUnavailable(f"{name} has no replica; store.durability requires one", "no")
         case "aof" | "replicas" | "service":
-            pass
+            return None
         case _:
             assert_never(durability)

@@ -57,6 +57,8 @@ class Node:
         self.time = ServerTime()
         self.replication = ReplicationView()
         self.memory = MemoryReport()
+        self.loss_risk: str | None = None
+        """Which of its settings can lose acknowledged writes; None: none."""
         self.acts_alone = False
         """It was promoted and has no replica: acts do not wait for one."""
 

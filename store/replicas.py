@@ -16,11 +16,12 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.fullness import read_memory_report
-from passerelle.store.info import parse_info
+from passerelle.store.info import find_loss_risk, parse_info, read_facts
 from passerelle.store.replication import acts_alone, observe, read_report
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
+    from passerelle.store.info import StoreDurability
     from passerelle.store.nodes import Node, Nodes
 
 ALONE_AFTER_S: Final = 30.0
@@ -36,6 +37,7 @@ class RedisReplicas:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.counts = True
+        self.durability: StoreDurability = "aof"
         self.alone_after_s: float | None = ALONE_AFTER_S
         self._missing: set[Node] = set()
 
@@ -48,6 +50,11 @@ class RedisReplicas:
     def alone(self) -> tuple[str, ...]:
         """Addresses of promoted primaries without a replica at which acts continue."""
         return tuple(node.endpoint.name for node in self._nodes.all if node.acts_alone)
+
+    @property
+    def loss_risks(self) -> tuple[str, ...]:
+        """The settings of primaries that can lose acknowledged writes, a sentence for each."""
+        return tuple(node.loss_risk for node in self._nodes.all if node.loss_risk is not None)
 
     def are_seen(self, shard: Shard) -> bool:
         """Whether acts in a shard wait for a replica of its primary."""
@@ -69,12 +76,12 @@ class RedisReplicas:
         return confirmed
 
     async def look(self) -> None:
-        """Reads INFO of every primary: its role, clock, memory, and replicas.
+        """Reads INFO of every primary: its role, clock, memory, replicas, and the settings by which it keeps data.
 
         Raises:
             StoreUnavailable: a primary does not answer.
         """
-        ask = pack("INFO", "server", "replication", "stats", "memory")
+        ask = pack("INFO", "server", "replication", "stats", "memory", "persistence")
         nodes, sent_s = self._nodes.all, monotonic()
         answers = await asyncio.gather(*(node.reads.call(ask) for node in nodes))
         now_s = monotonic()
@@ -83,6 +90,7 @@ class RedisReplicas:
             if (micros := info.get("server_time_usec")) is not None:
                 node.time.note(int(micros) // 1000, sent_s, now_s)
             node.memory = read_memory_report(info)
+            node.loss_risk = find_loss_risk(read_facts(info), node.endpoint.name, self.durability)
             if self.counts:
                 node.replication = observe(node.replication, read_report(info), now_s)
                 node.acts_alone = acts_alone(node.replication, self.alone_after_s, now_s)

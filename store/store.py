@@ -237,6 +237,7 @@ class Store:
         store = cls(nodes, stored, settings.sealer, owns_engine=settings.owns_engine)
         store.replicas.counts = settings.replicated_acts
         store.replicas.alone_after_s = settings.alone_after_s
+        store.replicas.durability = settings.durability
         try:
             for node, facts in (await store.read_facts()).items():
                 refuse_unfit(facts, node.endpoint.name, settings.durability)

@@ -30,6 +30,8 @@ class Readiness:
     """What is wrong with the edited rules; does not affect readiness."""
     replicas: str | None = None
     """What is wrong with the store's replicas; does not affect readiness."""
+    durability: str | None = None
+    """Which settings of the store can lose acknowledged writes; does not affect readiness."""
     clock: str | None = None
     """The clock skew between this machine and the store, if it is large; does not affect readiness."""
     memory: str | None = None
@@ -67,6 +69,7 @@ def make_health_routes(
                 "configuration": readiness.configuration,
                 "policy": readiness.policy,
                 "replicas": readiness.replicas,
+                "durability": readiness.durability,
                 "clock": readiness.clock,
                 "memory": readiness.memory,
                 "archive": readiness.archive,

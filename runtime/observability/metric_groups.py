@@ -139,6 +139,11 @@ class StoreMetrics:
             "Promoted primaries without a replica at which messages and webhooks are sent all the same.",
             registry=registry,
         )
+        self.primaries_at_risk: Final = Gauge(
+            "passerelle_primaries_at_risk",
+            "Primaries whose settings can lose acknowledged writes: they evict keys, or have no append-only file.",
+            registry=registry,
+        )
 
 
 class WorkMetrics:
