@@ -224,14 +224,20 @@ class VersionNotSupported(CallerError):
 
 
 class ContentTypeNotSupported(CallerError):
-    """A request content type that is not served here."""
+    """A request content type, or a content encoding such as ``gzip``, that is not served here."""
 
     code = "content_type_not_supported"
 
-    def __init__(self, media_type: str) -> None:
-        super().__init__(
-            f"content type {media_type[:80]!r} is not supported", media_type=media_type[:80]
-        )
+    def __init__(self, media_type: str, encoding: str = "") -> None:
+        named = {"media_type": media_type[:80]}
+        if encoding:
+            named["encoding"] = encoding[:80]
+            super().__init__(
+                f"content encoding {encoding[:80]!r} is not supported; send the body uncompressed",
+                **named,
+            )
+        else:
+            super().__init__(f"content type {media_type[:80]!r} is not supported", **named)
 
 
 class Unauthenticated(CallerError):

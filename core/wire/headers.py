@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.errors import ContentTypeNotSupported
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -29,6 +31,7 @@ SINGLE: Final = frozenset(
 )
 """Single-value fields, in lower case."""
 REASON: Final = "is given more than once"
+_IDENTITY: Final = "identity"
 
 
 def find_repeated(names: Sequence[bytes] | Sequence[str]) -> str | None:
@@ -64,3 +67,13 @@ def read_fields(pairs: Sequence[tuple[bytes, bytes]], proxied: str | None = None
         return fields
     texts = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
     return join_fields(texts, proxied)
+
+
+def refuse_encoding(media_type: str, encoding: str) -> None:
+    """Checks ``Content-Encoding``: bodies are read as they come (RFC 9110 section 8.4).
+
+    Raises:
+        ContentTypeNotSupported: it is not ``identity``.
+    """
+    if encoding and encoding.strip().lower() != _IDENTITY:
+        raise ContentTypeNotSupported(media_type, encoding)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import ContentTypeNotSupported, TooLarge
-from passerelle.core.wire.headers import read_fields
+from passerelle.core.wire.headers import read_fields, refuse_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -88,11 +88,14 @@ class Incoming:
         return f"{self._scheme}://{host}"
 
     def require_media_type(self, served: Collection[str], *, optional: bool) -> None:
-        """Checks the content type before anything is read.
+        """Checks the content type and encoding before anything is read.
 
         Raises:
-            ContentTypeNotSupported: it is not one of ``served``, or missing and not ``optional``.
+            ContentTypeNotSupported: the type is not one of ``served``, or missing and not ``optional``; or the body is
+                encoded.
         """
+        if encoding := self.headers.get("content-encoding"):
+            refuse_encoding(self.media_type, encoding)
         if self.headers.get("content-type") in served:
             return
         media_type = self.media_type

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ContentTypeNotSupported, TooLarge
+from passerelle.core.wire.headers import refuse_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,17 +17,18 @@ BODY_LIMIT_BYTES: Final = 1_048_576
 
 
 async def read_json(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
-    """The body of a request with the JSON content type; an empty one needs no type.
+    """The body of a request with the JSON content type, not compressed; an empty one needs no type.
 
     Checks the type before it reads. This also keeps foreign web pages out: an HTML form cannot send that type.
 
     Raises:
-        ContentTypeNotSupported: it has another type.
+        ContentTypeNotSupported: it has another type, or a content encoding.
         TooLarge: it does not end within the limit; the rest is discarded.
     """
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if media_type and media_type != JSON:
         raise ContentTypeNotSupported(media_type)
+    refuse_encoding(media_type, request.headers.get("Content-Encoding", ""))
     content = await read_bytes(request, limit_bytes)
     if content and not media_type:
         raise ContentTypeNotSupported(media_type)

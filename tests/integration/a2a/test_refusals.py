@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncGenerator
 from typing import Final
 
 import httpx
+import orjson
 import pytest
 
 from passerelle.core.wire.json import JsonObject
@@ -355,3 +357,28 @@ async def test_a_mistyped_method_is_answered_with_the_likely_one(
     assert rpc_error(response) == (200, -32601)
     said = response.json()["error"]["message"]
     assert said == f"there is no method '{method}'; did you mean {meant}?"
+
+
+@pytest.mark.parametrize("path", ["/agents/echo", "/agents/echo/message:send"])
+async def test_compressed_request_is_refused_with_its_encoding(rig: Rig, path: str) -> None:
+    params = rig.message("echo hello")
+    sent = (
+        params
+        if path.endswith("send")
+        else {"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": params}
+    )
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    body = gzip.compress(orjson.dumps(sent))
+    refused = await rig.http.post(path, content=body, headers=headers)
+    error = refused.json()["error"]
+    assert error["message"] == (
+        "content encoding 'gzip' is not supported; send the body uncompressed"
+    )
+    assert error["details" if path.endswith("send") else "data"][0]["reason"] == (
+        "CONTENT_TYPE_NOT_SUPPORTED"
+    )
+    assert rig.peer.texts == []
+    same = await rig.http.post(
+        path, content=orjson.dumps(sent), headers=headers | {"Content-Encoding": "identity"}
+    )
+    assert same.status_code == 200

@@ -95,6 +95,23 @@ async def test_body_of_another_type_is_refused(
     assert (refused.status_code, refused.json()["code"]) == (415, "content_type_not_supported")
 
 
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    ("encoding", "status"), [("gzip", 415), ("br, gzip", 415), ("Identity", None)]
+)
+async def test_encoded_body_is_refused_with_the_encoding(
+    http: AsyncClient, path: str, encoding: str, status: int | None
+) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    async with http:
+        refused = await http.post(path, content=b"{}", headers=headers)
+    if status is None:
+        assert refused.status_code != 415
+    else:
+        assert refused.status_code == status
+        assert f"content encoding '{encoding}' is not supported" in refused.json()["detail"]
+
+
 def test_nothing_else_reads_bodies() -> None:
     folder = Path(str(passerelle.gateway.__path__[0]))
     readers = {
