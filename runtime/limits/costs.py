@@ -242,6 +242,23 @@ class Spending:
             raise
         return replace(charge, facts=(*charge.facts, *warnings)) if warnings else charge
 
+    async def find_shortage(self, principal: Principal, agent: str) -> Shortage | None:
+        """The quota that does not cover a run at an agent; nothing is charged.
+
+        Raises:
+            StoreUnavailable: the quota cannot be checked.
+        """
+        account = self._find(principal.id, principal.key) if self._quotas else None
+        if account is None:
+            return None
+        price = self._prices.get(agent)
+        asks = _list_asks(account, price.make_estimate(agent) if price else None)
+        blocked = await account.take(asks)
+        if blocked is not None:
+            return _describe(principal, blocked, dict(asks)[blocked])
+        account.give(asks)
+        return None
+
     def settle(self, principal_id: str, key: str, bill: RunBill) -> None:
         """Corrects the budget once the cost of a run is known."""
         account = self._find(principal_id, key) if self._quotas else None
