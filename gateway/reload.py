@@ -100,7 +100,7 @@ async def _record(home: Home, who: Principal, fact: LimitChanged | PolicyChanged
         await home.record(who, fact, key=key)
     except PasserelleError as error:
         structlog.get_logger().warning(
-            "change.untold", what=fact.type, caller=who.id, why=str(error)
+            "change.not_recorded", what=fact.type, caller=who.id, why=str(error)
         )
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import EngineFailed
 from passerelle.core.frozen import frozen
+from passerelle.core.wire.display import explain_error
 from passerelle.store.data_directory import FOR_OTHERS
 
 if TYPE_CHECKING:
@@ -138,14 +139,14 @@ def spawn(
             preexec_fn=die_with_parent() if mode is GuardMode.SIGNAL else None,  # noqa: PLW1509
         )
     except (OSError, subprocess.SubprocessError) as error:
-        message = f"the engine {command[0]} cannot be started: {error}"
+        message = f"the engine {command[0]} cannot be started: {explain_error(error)}"
         raise EngineFailed(message) from error
     try:
         watcher = watch_by_pipe(process.pid) if mode is GuardMode.PIPE else None
     except OSError as error:
         process.kill()
         process.wait()
-        message = f"the watcher of the engine cannot be started: {error}"
+        message = f"the watcher of the engine cannot be started: {explain_error(error)}"
         raise EngineFailed(message) from error
     running = EngineProcess(process, watcher)
     _reap(running)

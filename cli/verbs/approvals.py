@@ -208,4 +208,4 @@ def _list_grants(answer: JsonObject) -> Iterator[str]:
     if until:
         yield f"bypass until {until}"
     live = sum(text_at(one, "state") == "live" for one in found)
-    yield f"grants: {live} of {len(found)} hold"
+    yield f"grants: {live} of {len(found)} valid"

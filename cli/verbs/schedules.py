@@ -92,7 +92,7 @@ def _read_seconds(flag: str, text: str) -> int:
     except ValueError as error:
         raise InvalidInput(f"--{flag}", str(error)) from None
     if ms % 1000:
-        raise InvalidInput(f"--{flag}", "is a number of whole seconds")
+        raise InvalidInput(f"--{flag}", "must be a whole number of seconds")
     return ms // 1000
 
 

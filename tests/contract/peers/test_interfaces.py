@@ -123,10 +123,10 @@ async def test_open_breaker_blocks_calls_to_a_failing_peer_and_probes_its_card(
     assert isinstance(held_back, Unreached)
     assert held_back.retry_after_s == 5
     assert scripted.count("SendMessage") == FAILURES
-    assert capsys.readouterr().out.count("peer.rests") == 1
+    assert capsys.readouterr().out.count("peer.breaker_open") == 1
     clients.clock.ms += PAUSE_MS
     assert isinstance(await peer.send(say("hello")), Answered)
-    assert capsys.readouterr().out.count("peer.back") == 1
+    assert capsys.readouterr().out.count("peer.breaker_closed") == 1
     assert scripted.card_reads == [200, 304], "something harmless went before the send"
     assert isinstance(await peer.send(say("hello")), Answered)
 

@@ -53,8 +53,9 @@ async def test_peer_that_stopped_after_its_card_was_read_is_unreached(
     peer = connect()
     await peer.describe()
     await scripted.stop()
-    outcome = await peer.send(say("hello"))
-    assert isinstance(outcome, Unreached)
+    for outcome in (await peer.send(say("hello")), *(await read_all(peer.stream(say("hello"))))):
+        assert isinstance(outcome, Unreached)
+        assert outcome.reason == "the connection was refused"
     await scripted.start()
     assert isinstance(await peer.send(say("hello")), Answered)
 

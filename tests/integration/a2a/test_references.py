@@ -100,9 +100,7 @@ async def test_reference_to_an_unknown_task_is_dropped_with_a_warning(rig: Rig) 
         assert "referenceTaskIds" not in sent
         assert name not in str(sent)
         noted = await read_warnings(rig, task["id"], header)
-        assert noted == [
-            "the message refers to a task that is not known here; the agent is not told"
-        ]
+        assert noted == ["the message refers to an unknown task; the agent gets no reference to it"]
     assert looks == ["TASK_STATE_COMPLETED"] * 2
     assert rig.counted() == 3
 

@@ -289,7 +289,7 @@ async def test_explanation_of_a_refused_answer_contains_the_agents_message(
     assert (reason.code, reason.fact.type) == ("refused", "run.status")
     assert reason.text == (
         "agent 'echo' refused a message (code -32602): that is no answer; "
-        "the task goes on without it, and what it waits for can be answered again"
+        "the task continues without it, and its open request can be answered again"
     )
 
 
@@ -306,7 +306,7 @@ async def test_explanation_of_an_internal_error_contains_the_agents_message(
     await harness.until(accepted, Status.FAILED)
     expected = (
         "agent 'echo' failed with an internal error (code -32603): boom; its own log has the cause, "
-        "and the task can be tried again"
+        "and the task can be retried"
     )
     found = await explain(harness, accepted)
     assert [reason.text for reason in found.end] == [expected]
