@@ -24,7 +24,7 @@ from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_binary import EngineBinary, find_engine
 from passerelle.store.engine_process import EngineSettings, GuardMode
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event, make_place
+from tests.support.batches import EPOCH, TaskPlace, event, make_place
 from tests.support.engine import ask, redis_on_path
 from tests.support.waiting import block_until, wait_until
 
@@ -48,14 +48,14 @@ async def open_store(engine: EmbeddedEngine, tmp_path: Path) -> Store:
     return await Store.open(StoreSettings(engine.url, tmp_path / "blobs"))
 
 
-def batch_of(at: Place, number: int) -> Batch:
+def batch_of(at: TaskPlace, number: int) -> Batch:
     """One event without an entity."""
     fact = event(f"ev_{number}")
     row = IdempotencyRow(fact.event_id, "d", b"", 600_000)
     return Batch(at.session, fact.event_id, 0, EPOCH, events=(fact,), idem=row)
 
 
-async def write(store: Store, at: Place, number: int) -> bool:
+async def write(store: Store, at: TaskPlace, number: int) -> bool:
     """Appends an event; returns whether it was acknowledged."""
     try:
         return isinstance(await store.log.append(batch_of(at, number)), Appended | Again)

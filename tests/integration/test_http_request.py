@@ -18,7 +18,7 @@ from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.common.secret import Secret
 from tests.support.ports import find_free_port
-from tests.support.tls import Authority
+from tests.support.tls import CertificateAuthority
 
 pytestmark = pytest.mark.anyio
 
@@ -234,7 +234,7 @@ async def test_invalid_address_is_refused_before_a_request(url: str) -> None:
 
 
 async def test_certificate_is_verified(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     async with answering(ANSWER, authority.serve("localhost")) as (url, _):
         with pytest.raises(NoAnswer, match="CERTIFICATE_VERIFY_FAILED"):
             await get(url)

@@ -26,7 +26,7 @@ from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.loopback_server import end_runner
 from tests.support.scripted_peer import ScriptedPeer
-from tests.support.tls import Authority, weaken
+from tests.support.tls import CertificateAuthority, weaken
 
 pytestmark = pytest.mark.anyio
 
@@ -268,7 +268,7 @@ async def test_closed_connections_send_nothing(scripted: ScriptedPeer, clients: 
 async def test_mutual_tls_sends_the_client_certificate_and_trusts_the_given_authority(
     clients: Clients, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     us = authority.issue("us")
     context = authority.serve("localhost", ask_client=True)
     ca = str(authority.root)
@@ -282,7 +282,7 @@ async def test_mutual_tls_sends_the_client_certificate_and_trusts_the_given_auth
 
 @pytest.mark.kit("AUTH-TLS-002")
 async def test_agent_with_outdated_tls_only_is_not_called(clients: Clients, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     outdated = weaken(authority.serve("localhost"))
     async with ScriptedPeer("outdated", tls=outdated) as agent:
         # It answers clients with the outdated version: the call below fails because of the version alone.

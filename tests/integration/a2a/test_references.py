@@ -25,7 +25,7 @@ from passerelle.runtime.records.references import MAX_REFERENCES
 from tests.integration.a2a.rig import Answer, Rig, run_rig
 from tests.support.engine import Server
 from tests.support.scripted_peer import ScriptedPeer
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 _OTHER: Final = Principal("other", OWNER.tenant, scopes=OWNER.scopes)
@@ -175,7 +175,7 @@ _LINK: Final[Json] = {"url": "https://files.example/plan.pdf", "mediaType": "app
 _DATA: Final[Json] = {"data": {"rows": [1, 2]}}
 
 
-def make(*parts: Json) -> Script:
+def make(*parts: Json) -> TurnScript:
     """Returns an agent script that produces one artifact of these parts."""
 
     async def work(turn: Turn) -> None:
