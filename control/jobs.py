@@ -23,7 +23,6 @@ from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, Wri
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.frozen import frozen
-from passerelle.core.index_changes import list_session
 from passerelle.core.job import machine
 from passerelle.core.job.requests import MOST_INPUT_BYTES, CancelJob, JobChanged, RetryJob
 from passerelle.core.payloads.conversation import SessionCreated
@@ -37,6 +36,7 @@ from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard
+from passerelle.runtime.records.session_pages import index_session
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Jobs:
             raise StoreUnavailable("the job could not be stored", "no")
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
-        await self._list_now(written.held[ref])
+        await index_session(self.projections, written.held[ref])
         writes.wake_duties(shard)
         return render(await self._register_at_parent(written.held[ref]))
 
@@ -168,12 +168,6 @@ class Jobs:
                 await stop_job(self.writes, ref, stop)
                 return (await self.writes.load([ref]))[ref]
         return held
-
-    async def _list_now(self, held: Held) -> None:
-        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
-        for row in list_session(held.record) if isinstance(held.record, SessionRecord) else ():
-            with suppress(StoreUnavailable):
-                await self.projections.index_now(row)
 
     async def change(
         self, principal: Principal, command: CancelJob | RetryJob, idem: str | None

@@ -6,7 +6,6 @@ and archive, export, verification and erasure of sessions apply to schedules.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
@@ -22,7 +21,7 @@ from passerelle.core.errors import (
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
-from passerelle.core.index_changes import SCHEDULES, list_session
+from passerelle.core.index_changes import SCHEDULES
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
 from passerelle.core.payloads.schedule import ScheduleChange, ScheduleTerms
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -45,7 +44,7 @@ from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard
-from passerelle.runtime.records.session_pages import read_session_page
+from passerelle.runtime.records.session_pages import index_session, read_session_page
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Schedules:
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
         writes.wake_duties(shard)
-        await self._list_now(written.held[ref])
+        await index_session(self.projections, written.held[ref])
         return await self._render(written.held[ref])
 
     async def _check_limit(self, principal: Principal) -> None:
@@ -140,12 +139,6 @@ class Schedules:
     async def _repeat(self, stored: bytes) -> ScheduleChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
         return await self._render((await self.writes.load([ref]))[ref], repeated=True)
-
-    async def _list_now(self, held: Held) -> None:
-        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
-        for row in list_session(held.record) if isinstance(held.record, SessionRecord) else ():
-            with suppress(StoreUnavailable):
-                await self.projections.index_now(row)
 
     async def change(
         self,

@@ -19,6 +19,7 @@ from passerelle.cli.verbs.verb import (
     format_fields,
     format_table,
     make_group,
+    name_next,
     name_path,
     name_repeat,
     print_now,
@@ -232,8 +233,7 @@ def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
         ],
     )
     yield f"jobs: {len(found)}"
-    if next_page:
-        yield f"more: --page {next_page}"
+    yield from name_next(next_page)
 
 
 def describe_job(job: JsonObject) -> Iterator[str]:

@@ -15,6 +15,7 @@ from passerelle.cli.verbs.verb import (
     format_fields,
     format_table,
     make_group,
+    name_next,
     name_path,
     name_repeat,
 )
@@ -185,8 +186,7 @@ def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
         ],
     )
     yield f"schedules: {len(found)}"
-    if next_page:
-        yield f"more: --page {next_page}"
+    yield from name_next(next_page)
 
 
 def _describe(schedule: JsonObject) -> Iterator[str]:
