@@ -22,7 +22,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import SCHEDULES
-from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
+from passerelle.core.payloads.conversation import SessionUpdated
 from passerelle.core.payloads.schedule import ScheduleChange, ScheduleTerms
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.schedule import ScheduleHistory, ScheduleStep, show_schedule
@@ -43,7 +43,7 @@ from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.places import choose_shard
+from passerelle.runtime.records.places import choose_shard, describe_session
 from passerelle.runtime.records.session_pages import index_session, read_session_page
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -99,13 +99,7 @@ class Schedules:
             return await self._repeat(stored)
         await self._check_limit(principal)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        created = SessionCreated(
-            owner=principal.key,
-            tenant=principal.tenant,
-            principal=principal.id,
-            title=command.title,
-            labels=command.labels or None,
-        )
+        created = describe_session(principal, command.title, command.labels)
         terms = _read_terms(command, writes.read_ms(shard))
         next_ms = self.calendar.next_after(terms, terms.anchor_ms)
         if next_ms is None:

@@ -13,7 +13,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import SESSIONS, UNSEEN
-from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
+from passerelle.core.payloads.conversation import SessionUpdated
 from passerelle.core.session import machine
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.requests import SessionChanged
@@ -21,7 +21,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.places import choose_shard
+from passerelle.runtime.records.places import choose_shard, describe_session
 from passerelle.runtime.records.session_pages import index_session
 from passerelle.runtime.records.task_lanes import CHUNK
 from passerelle.runtime.records.task_pages import read_token, write_token
@@ -63,13 +63,7 @@ class Sessions:
         if stored is not None:
             return await self._repeat(stored)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        created = SessionCreated(
-            owner=principal.key,
-            tenant=principal.tenant,
-            principal=principal.id,
-            title=command.title,
-            labels=command.labels or None,
-        )
+        created = describe_session(principal, command.title, command.labels)
 
         def body(decision: Decision) -> AppendOptions:
             decision.add(machine.decide(None, machine.BeginSession(ref.id, created)))
