@@ -170,7 +170,8 @@ def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObjec
         def show_change(answer: JsonObject) -> None:
             if not result or result[-1] != answer:
                 result[:] = [answer]
-                line = json.dumps(answer) if link.as_json else escape_text(_name_counts(answer))
+                parts = [_name_counts(answer), *map(_describe_wait, objects_at(answer, "waits"))]
+                line = json.dumps(answer) if link.as_json else escape_text("  ".join(parts))
                 print_now(line)
 
         return nullcontext(show_change)

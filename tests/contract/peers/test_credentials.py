@@ -25,6 +25,7 @@ from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.loopback_server import end_runner
+from tests.support.ports import find_free_port
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.tls import CertificateAuthority, weaken
 
@@ -174,6 +175,15 @@ async def test_without_a_token_nothing_is_sent(
     with pytest.raises(PeerUnavailable, match="no access token"):
         await peer.describe()
     assert scripted.card_reads == []
+
+
+async def test_token_endpoint_that_is_down_is_named_with_the_reason(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    gone = TokenServer(url=f"http://127.0.0.1:{find_free_port()}/token")
+    peer = clients.connect(PeerConfig("locked", scripted.url, auth=ask_for(gone)))
+    with pytest.raises(PeerUnavailable, match=f"from {gone.url}: the connection was refused$"):
+        await peer.describe()
 
 
 async def test_callers_own_token_is_forwarded_only_if_configured(
