@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import os
 import signal
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -150,8 +149,7 @@ class Reloading:
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
             watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            await asyncio.gather(watching, return_exceptions=True)
 
     async def reload(self) -> bool:
         """Reads all sources and applies them; returns False if they are invalid."""

@@ -63,9 +63,7 @@ class HintFollower:
         finally:
             for loop in loops:
                 loop.cancel()
-            for loop in loops:
-                with suppress(asyncio.CancelledError):
-                    await loop
+            await asyncio.gather(*loops, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
