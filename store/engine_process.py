@@ -61,7 +61,7 @@ class EngineProcess:
     """A started engine; ``ended`` is set, in the loop that spawned it, once the process has been reaped."""
 
     process: subprocess.Popen[bytes]
-    watcher: PipeWatcher | None
+    watcher: PipeWatcher | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -141,15 +141,17 @@ def spawn(
     except (OSError, subprocess.SubprocessError) as error:
         message = f"the engine {command[0]} cannot be started: {explain_error(error)}"
         raise EngineFailed(message) from error
+    running = EngineProcess(process)
     try:
-        watcher = watch_by_pipe(process.pid) if mode is GuardMode.PIPE else None
-    except OSError as error:
+        running.watcher = watch_by_pipe(process.pid) if mode is GuardMode.PIPE else None
+        _reap(running)
+    except (OSError, RuntimeError) as error:
+        # A limit of processes also counts threads, and RuntimeError is what Python raises for one too many.
         process.kill()
         process.wait()
-        message = f"the watcher of the engine cannot be started: {explain_error(error)}"
+        running.close_watcher()
+        message = f"the engine cannot be watched: {explain_error(error)}"
         raise EngineFailed(message) from error
-    running = EngineProcess(process, watcher)
-    _reap(running)
     return running
 
 

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -271,6 +272,24 @@ async def test_engine_that_keeps_failing_is_given_up_with_its_log(engine: Embedd
     failure = await asyncio.wait_for(engine.failed, 10)
     assert "5 times" in failure.message
     assert "Ready to accept connections" in failure.message
+
+
+async def test_restart_with_no_thread_left_is_tried_again(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, list[threading.Thread]()
+
+    def refuse_once(thread: threading.Thread) -> None:
+        # As under a limit of processes (RLIMIT_NPROC, pids.max): the fork has succeeded, and no thread is left.
+        if thread.name == "engine-exit" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    await crash(engine)
+    assert refused
+    assert not engine.failed.done()
 
 
 async def test_engine_that_exits_at_start_is_an_error_with_its_log(
