@@ -66,8 +66,8 @@ class JobReads:
         if unpaid and self.spending is not None:
             shortage = await self.spending.find_shortage(principal, unpaid[0])
             if shortage is not None:
-                reason = f"{shortage.name} is used up"
-                waits += (JobWait("quota", len(unpaid), reason, format_ms(shortage.till_ms)),)
+                until = format_ms(shortage.till_ms)
+                waits += (JobWait("quota", len(unpaid), shortage.text, until),)
         return waits
 
     async def list(self, principal: Principal, query: ListJobs) -> JsonObject:

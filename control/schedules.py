@@ -40,6 +40,7 @@ from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.records.idempotency import make_once
@@ -63,18 +64,20 @@ if TYPE_CHECKING:
         ListSchedules,
     )
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.writes import Writes
 
 
 @frozen
 class Schedules:
-    """Creates, changes and reads schedules of callers."""
+    """Creates, changes and reads schedules of callers. ``spending`` None: there are no quotas."""
 
     writes: Writes
     log: EventLog
     projections: Projections
     calendar: Calendar
     find_peer: Callable[[str], Peer]
+    spending: Spending | None
 
     async def create(
         self, principal: Principal, command: CreateSchedule, idem: str | None
@@ -188,9 +191,19 @@ class Schedules:
                 return machine.EndSchedule(principal.id)
 
     async def read(self, principal: Principal, query: GetSchedule) -> JsonObject:
-        """A schedule with its newest runs. Raises NotFound."""
-        changed = await self._render(await self._find(principal, query.schedule_id))
-        return {**changed.schedule, "version": changed.version}
+        """A schedule with its newest runs, and the quota that they wait for. Raises NotFound."""
+        held = await self._find(principal, query.schedule_id)
+        changed, record = await self._render(held), held.record
+        state = record.schedule if isinstance(record, SessionRecord) else None
+        waits = await self._find_wait(principal, state) if state is not None else None
+        more: JsonObject = {} if waits is None else {"waitsFor": waits}
+        return {**changed.schedule, "version": changed.version, **more}
+
+    async def _find_wait(self, principal: Principal, state: ScheduleState) -> str | None:
+        if self.spending is None or machine.find_startable(state, busy=False) is None:
+            return None
+        shortage = await self.spending.find_shortage(principal, state.terms.agent)
+        return None if shortage is None else f"{shortage.text}, until {format_ms(shortage.till_ms)}"
 
     async def list(self, principal: Principal, query: ListSchedules) -> JsonObject:
         """One page: ``schedules``, and ``nextPageToken`` if there may be more.

@@ -198,6 +198,7 @@ def _describe(schedule: JsonObject) -> Iterator[str]:
             ("agent", text_at(schedule, "agent")),
             ("when", _name_times(schedule)),
             ("next", text_at(schedule, "nextAt")),
+            ("waits", text_at(schedule, "waitsFor")),
             ("jitter", f"up to {schedule.get('jitterS')} s" if schedule.get("jitterS") else ""),
             ("missed", f"{text_at(schedule, 'missed')}, after {schedule.get('graceS')} s"),
             ("overlap", text_at(schedule, "overlap")),

@@ -161,6 +161,11 @@ class Shortage:
         amount = f"{quota.limit / _MILLION:f}".rstrip("0").rstrip(".")
         return f"the budget of {amount} {quota.currency} {per}"
 
+    @property
+    def text(self) -> str:
+        """The shortage as text for people."""
+        return f"{self.name} is used up"
+
 
 class Spending:
     """Accounts of callers and prices of agents. ``on_refused`` is called for each refused call."""

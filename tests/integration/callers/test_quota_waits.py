@@ -136,6 +136,32 @@ async def test_job_says_what_its_items_wait_for(rig: Rig, over: str) -> None:
     await wait_until(is_over, 30, "the job has ended")
 
 
+@pytest.mark.requirement("CMD-24")
+async def test_schedule_says_which_quota_its_runs_wait_for(rig: Rig) -> None:
+    one = await rig.start(clients=[client(1, "refuse")])
+    assert read_state(await one.send("ada-key", "covered")) == "TASK_STATE_COMPLETED"
+    message = {"parts": [{"text": "echo late"}]}
+    created = await act(
+        one, "POST", "/v1/schedules", title="late", agent="echo", message=message, everyS=3600
+    )
+    path = f"/v1/schedules/{created['schedule']['scheduleId']}"
+    assert "waitsFor" not in await act(one, "GET", path)
+    await act(one, "POST", f"{path}/run")
+
+    async def read_wait() -> str:
+        return str((await act(one, "GET", path)).get("waitsFor", ""))
+
+    waits = await wait_until(read_wait, 20, "the run waits")
+    assert waits.startswith("the quota of 1 call a month is used up, until 2")
+    await enlarge(one, 2)
+
+    async def has_run() -> bool:
+        shown = await act(one, "GET", path)
+        return bool(shown["recent"]) and "waitsFor" not in shown
+
+    await wait_until(has_run, 30, "the run has begun")
+
+
 async def test_blocking_v03_caller_gets_the_waiting_task_at_once(rig: Rig) -> None:
     one = await rig.start(clients=[client(1)])
     await one.send("ada-key", "covered")
