@@ -20,7 +20,7 @@ import orjson
 
 from bench.abusers import AbuseOrder, AbuseStarted
 from bench.kinds import TASK_ORDER, WARM_S, RoundPlan
-from bench.load import LoadResult
+from bench.load import LoadRun
 from bench.rows import MeasurementError, Row, Spread
 from bench.talkative import NAME
 from bench.testbed import ANSWER_S, GatewaySetup, Testbed, open_testbed
@@ -57,8 +57,8 @@ ABUSES: Final = (
 class AbusePair:
     """The caller alone, and next to an abuse in the following round."""
 
-    alone: LoadResult
-    abused: LoadResult
+    alone: LoadRun
+    abused: LoadRun
 
 
 class AbuserProcess:

@@ -27,7 +27,7 @@ _SIP_S: Final = 0.05
 _SMALL: Final = 16_384
 _PIPELINE: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000
 _numbers: Final = itertools.count(1)
-Streams: TypeAlias = "tuple[asyncio.StreamReader, asyncio.StreamWriter]"
+StreamPair: TypeAlias = "tuple[asyncio.StreamReader, asyncio.StreamWriter]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class RunningAbuse:
 
     # ------------------------------------------------------------ requests
 
-    async def _open(self, receive_bytes: int | None = None) -> Streams:
+    async def _open(self, receive_bytes: int | None = None) -> StreamPair:
         link = socket.socket()
         if receive_bytes is not None:
             link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)

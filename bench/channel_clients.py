@@ -77,7 +77,7 @@ class DeliveryError(Exception):
     """An event was lost, duplicated or out of order, or a server did not behave as expected."""
 
 
-class ChannelClient(WSListener):
+class LoadClient(WSListener):
     """One client and its position in each stream; it survives reconnects."""
 
     def __init__(self, group: ClientGroup, number: int, streams: Sequence[str], first: int) -> None:
@@ -164,7 +164,7 @@ class ClientGroup:
         self.error: str | None = None
         count = len(order.streams)
         self.clients = [
-            ChannelClient(self, number, order.streams[first : first + order.each], first)
+            LoadClient(self, number, order.streams[first : first + order.each], first)
             for number in range(order.clients)
             for first in [number * order.each % count]
         ]
@@ -247,7 +247,7 @@ class ClientGroup:
                 client.send(b'{"t":"hb","n":1}')
 
 
-def _address(client: ChannelClient) -> tuple[str, dict[str, str]]:
+def _address(client: LoadClient) -> tuple[str, dict[str, str]]:
     url = client.group.url
     match client.group.wire:
         case "passerelle":
@@ -263,7 +263,7 @@ def _address(client: ChannelClient) -> tuple[str, dict[str, str]]:
             assert_never(client.group.wire)
 
 
-def _greet(client: ChannelClient) -> None:
+def _greet(client: LoadClient) -> None:
     match client.group.wire:
         case "passerelle":
             _note_latest(client)
@@ -293,7 +293,7 @@ def _greet(client: ChannelClient) -> None:
             assert_never(client.group.wire)
 
 
-def _take(client: ChannelClient, data: bytes) -> None:
+def _take(client: LoadClient, data: bytes) -> None:
     match client.group.wire:
         case "passerelle":
             _take_passerelle(client, data)
@@ -305,7 +305,7 @@ def _take(client: ChannelClient, data: bytes) -> None:
             assert_never(client.group.wire)
 
 
-def _take_passerelle(client: ChannelClient, data: bytes) -> None:
+def _take_passerelle(client: LoadClient, data: bytes) -> None:
     for frame in data.split(b"\n"):
         if frame.startswith(_EVENT):
             # Parsed only when needed, so that a delivery costs the clients of all servers the same.
@@ -314,7 +314,7 @@ def _take_passerelle(client: ChannelClient, data: bytes) -> None:
             _take_other(client, frame)
 
 
-def _take_other(client: ChannelClient, frame: bytes) -> None:
+def _take_other(client: LoadClient, frame: bytes) -> None:
     _note_latest(client)
     _note_cursors(client, frame)
     if frame.startswith((b'{"t":"error"', b'{"t":"gap"')):
@@ -325,14 +325,14 @@ def _take_other(client: ChannelClient, frame: bytes) -> None:
             client.be_ready()
 
 
-def _note_latest(client: ChannelClient) -> None:
+def _note_latest(client: LoadClient) -> None:
     """Before newer positions are recorded: the position would move backwards."""
     for data in client.latest.values():
         _note_cursors(client, data)
     client.latest.clear()
 
 
-def _note_cursors(client: ChannelClient, data: bytes) -> None:
+def _note_cursors(client: LoadClient, data: bytes) -> None:
     for name, cursor in _CURSOR.findall(data):
         client.cursors[name.decode()] = cursor.decode()
     for name, sequence, chain in _LAST_PLACE.findall(data):
@@ -340,7 +340,7 @@ def _note_cursors(client: ChannelClient, data: bytes) -> None:
         client.cursors[name.decode()] = f"{epoch}.{sequence.decode()}.{chain.decode()}"
 
 
-def _take_socketio(client: ChannelClient, data: bytes) -> None:
+def _take_socketio(client: LoadClient, data: bytes) -> None:
     if data == b"2":
         client.send(b"3")
     elif data.startswith(b"0"):

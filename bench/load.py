@@ -55,7 +55,7 @@ class LoadOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadResult:
+class LoadRun:
     """``count`` answers, in ``seconds`` from the first to the last; ``found`` are the ids that the callers learned."""
 
     count: int = 0
@@ -66,7 +66,7 @@ class LoadResult:
     error: str | None = None
 
 
-async def execute(order: LoadOrder) -> LoadResult:
+async def execute(order: LoadOrder) -> LoadRun:
     """Executes one order that ends by itself, over new connections.
 
     Raises:
@@ -82,7 +82,7 @@ async def execute(order: LoadOrder) -> LoadResult:
         for progress in callers:
             group.create_task(_call(order.url, turns, progress))
     took = sorted(turns.took)
-    return LoadResult(
+    return LoadRun(
         len(took),
         time.perf_counter() - started,
         1000 * took[len(took) // 2],
@@ -104,7 +104,7 @@ async def _call(url: str, turns: RequestSchedule, progress: CallerProgress) -> N
             return
 
 
-async def hold(order: LoadOrder, stack: AsyncExitStack) -> LoadResult:
+async def hold(order: LoadOrder, stack: AsyncExitStack) -> LoadRun:
     """Opens streams one after the other; they stay open until ``stack`` is closed.
 
     Raises:
@@ -118,7 +118,7 @@ async def hold(order: LoadOrder, stack: AsyncExitStack) -> LoadResult:
             stack.callback(subscriber.close)
             subscriber.write(request.write(next(keys), progress))
             await subscriber.ended
-    return LoadResult(order.callers)
+    return LoadRun(order.callers)
 
 
 def _make_progress(order: LoadOrder) -> list[CallerProgress]:
@@ -141,7 +141,7 @@ async def _serve() -> None:
             sys.stdout.buffer.flush()
 
 
-async def _obey(order: LoadOrder, held: AsyncExitStack) -> LoadResult:
+async def _obey(order: LoadOrder, held: AsyncExitStack) -> LoadRun:
     await held.aclose()
     try:
         match order.kind:
@@ -150,13 +150,13 @@ async def _obey(order: LoadOrder, held: AsyncExitStack) -> LoadResult:
             case "hold":
                 return await hold(order, held)
             case "release":
-                return LoadResult()
+                return LoadRun()
             case _:
                 assert_never(order.kind)
     except* (UnexpectedAnswer, OSError) as group:
         first = group.exceptions[0]
         error = f"{type(first).__name__}: {first}"
-    return LoadResult(error=error)
+    return LoadRun(error=error)
 
 
 if __name__ == "__main__":

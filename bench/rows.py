@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias, assert_never
 
-Verdict: TypeAlias = Literal["held", "missed", "no bound", "not measured"]
+RowState: TypeAlias = Literal["held", "missed", "no bound", "not measured"]
 
 COLUMNS: Final = f"{'what':<66} {'min':>10} {'median':>10} {'max':>10} unit"
 _SIGNIFICANT: Final = 3
@@ -69,7 +69,7 @@ class Row:
     bound: Bound | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RowState:
         """The end of the line."""
         if self.spread is None:
             return "not measured"

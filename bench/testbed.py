@@ -21,7 +21,7 @@ import httpx
 import orjson
 import yaml
 
-from bench.load import LoadOrder, LoadResult
+from bench.load import LoadOrder, LoadRun
 from bench.rows import MeasurementError
 from bench.steps import RequestStep
 from bench.trees import ROOT, Checkout
@@ -46,7 +46,7 @@ _APPENDS: Final = re.compile(r"^passerelle_appends_total\{[^}]*\} (\S+)$", re.MU
 class RoundResult:
     """The result of one order, per answer: CPU µs of agent, gateway and engine, appends and stored bytes."""
 
-    outcome: LoadResult
+    outcome: LoadRun
     agent_us: float
     gateway_us: float = 0.0
     engine_us: float = 0.0
@@ -65,7 +65,7 @@ class LoadProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def execute(self, order: LoadOrder) -> LoadResult:
+    async def execute(self, order: LoadOrder) -> LoadRun:
         """Sends an order and waits for its end.
 
         Raises:
@@ -80,7 +80,7 @@ class LoadProcess:
             line = await wire.stdout.readline()
         if not line:
             raise MeasurementError("the load has ended")
-        outcome = LoadResult(**orjson.loads(line))
+        outcome = LoadRun(**orjson.loads(line))
         if outcome.error is not None:
             raise MeasurementError(f"{order.url}: {outcome.error}")
         return outcome
@@ -173,7 +173,7 @@ class Testbed:
         kept = (await read_used_bytes(endpoint) - counts[1]) / outcome.count
         return RoundResult(outcome, agent, own, engine, appends, kept)
 
-    async def _execute(self, order: LoadOrder) -> LoadResult:
+    async def _execute(self, order: LoadOrder) -> LoadRun:
         outcome = await self.load.execute(order)
         if outcome.count == 0:
             raise MeasurementError(f"{order.url}: nothing was answered")

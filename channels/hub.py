@@ -247,7 +247,7 @@ class Hub:
 
     def _close(self, followed: SharedFollower) -> None:
         stream = followed.follower.stream
-        task = asyncio.create_task(self._end_hints(followed))
+        task = asyncio.create_task(followed.follower.close())
         self._closing[stream] = task
         task.add_done_callback(lambda done: self._forget_closing(stream, done))
         self._own(task)
@@ -255,10 +255,6 @@ class Hub:
     def _forget_closing(self, stream: StreamRef, done: asyncio.Task[None]) -> None:
         if self._closing.get(stream) is done:
             del self._closing[stream]
-
-    async def _end_hints(self, followed: SharedFollower) -> None:
-        with suppress(StoreUnavailable):  # the hint connection is gone, and the hints with it
-            await followed.follower.close()
 
     def _make_dependencies(self) -> FollowerDependencies:
         settings = self._settings

@@ -83,12 +83,14 @@ class PresenceBoard:
             group.reading = asyncio.create_task(self._read(owner, group))
 
     async def _read(self, owner: str, group: _PresenceGroup) -> None:
-        while group.stale:
-            group.stale = False
-            with suppress(StoreUnavailable):  # retried at the next change
-                self._show(owner, group, await self._presences.list_present(owner))
-            await asyncio.sleep(self._pause_s)
-        group.reading = None
+        try:
+            while group.stale:
+                group.stale = False
+                with suppress(StoreUnavailable):  # retried at the next change
+                    self._show(owner, group, await self._presences.list_present(owner))
+                await asyncio.sleep(self._pause_s)
+        finally:
+            group.reading = None
 
     def _show(self, owner: str, group: _PresenceGroup, present: tuple[PresentDevice, ...]) -> None:
         presences = tuple(one.presence for one in present)

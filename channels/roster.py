@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from passerelle.core.errors import Limited, StoreUnavailable
+from passerelle.core.errors import Limited
 from passerelle.core.ports.channels import (
     ConnectionOpened,
     DevicesChanged,
@@ -190,9 +189,6 @@ class Roster:
                 return
             if held.listens:
                 held.listens = False
-                with suppress(
-                    StoreUnavailable
-                ):  # the hint connection is gone, and the subscription with it
-                    await self._channels.ignore(owner)
+                await self._channels.ignore(owner)
             if not held.devices:
                 del self._owners[owner]

@@ -298,7 +298,7 @@ def _decode(text: str, name: str) -> bytes:
     except ValueError:
         raise Damaged(f"{name} is not base64url") from None
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != text:
-        raise Damaged(f"{name} is not base64url in its one form")
+        raise Damaged(f"{name} is not base64url in canonical form")
     return raw
 
 
@@ -438,7 +438,7 @@ def _check_signatures(lines: list[bytes], report: Report) -> list[str]:
     try:
         last = _parse(lines[-2] if len(lines) > 1 else b"")
         if canonicalize(last) != lines[-2] or set(last) != {"signatures"}:
-            raise Damaged("is not in its one form")
+            raise Damaged("is not in canonical form")
         keys += [_check_signature(one, lines[0]) for one in _objects(last, "signatures")]
     except Damaged as error:
         report.faults.append(f"{at}: {error}")
@@ -499,7 +499,7 @@ def _check_files(manifest: JsonObject, files: Sequence[bytes], report: Report) -
             given.discard(sha256)
         else:
             report.missing.append(
-                f"content with SHA-256 {sha256}, which event {one.get('event')} names {name}: no part of a bundle"
+                f"content with SHA-256 {sha256}, which event {one.get('event')} names {name}: not in the bundle"
             )
     report.faults += [f"no fact names a file with SHA-256 {one}" for one in sorted(given)]
 

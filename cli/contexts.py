@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.frozen import frozen
+from passerelle.core.wire.display import explain_error
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.settings.variables import CONTEXT_VARIABLE
 from passerelle.runtime.common.secret import Secret
@@ -88,8 +89,8 @@ class ContextFile:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_private(self.path, text)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise ConfigInvalid(str(self.path), f"cannot be written: {reason}") from None
+            reason = f"cannot be written: {explain_error(error)}"
+            raise ConfigInvalid(str(self.path), reason) from None
 
 
 def read_contexts(environ: Mapping[str, str] = os.environ) -> ContextFile:
@@ -106,7 +107,9 @@ def read_contexts(environ: Mapping[str, str] = os.environ) -> ContextFile:
     except FileNotFoundError:
         return ContextFile(path, {})
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigInvalid(str(path), f"cannot be read: {str(error).splitlines()[0]}") from None
+        raise ConfigInvalid(
+            str(path), f"cannot be read: {explain_error(error).splitlines()[0]}"
+        ) from None
     tree = cast("dict[str, object]", loaded) if isinstance(loaded, dict) else {}
     listed = tree.get("contexts")
     current = tree.get("current")

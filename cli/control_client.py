@@ -27,6 +27,7 @@ from passerelle.core.errors import (
     VersionMismatch,
 )
 from passerelle.core.frozen import frozen
+from passerelle.core.wire.display import explain_error
 from passerelle.gateway.server_tls import trust_own_certificate
 from passerelle.gateway.settings.variables import TOKEN_VARIABLE, URL_VARIABLE
 from passerelle.runtime.common.calls import KEY_HEADER
@@ -186,7 +187,7 @@ def _read_owner(path: Path) -> str:
         raise ConfigInvalid(str(path), reason) from None
     except (OSError, UnicodeDecodeError) as error:
         hint = f"see --token-env and {TOKEN_VARIABLE}"
-        raise ConfigInvalid(str(path), f"cannot be read: {error}; {hint}") from None
+        raise ConfigInvalid(str(path), f"cannot be read: {explain_error(error)}; {hint}") from None
 
 
 def _read(answer: HttpAnswer) -> JsonObject:

@@ -101,9 +101,9 @@ def find_hints(error: errors.PasserelleError) -> list[str]:
 
 def _names_setting(where: str) -> bool:
     """Whether it is a setting, of which ``passerelle check`` tells more; not an option, a variable or a file."""
-    return not (
-        where.startswith("--") or where.isupper() or (where[:1] == "/" and ": " not in where)
-    )
+    from passerelle.gateway.settings.model import Settings  # noqa: PLC0415  slow, and only for errors
+
+    return where.rpartition(": ")[2].partition(".")[0] in Settings.model_fields
 
 
 def find_exit_status(error: errors.PasserelleError) -> ExitStatus:

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 import httpcore
 
 from passerelle.core.frozen import frozen
-from passerelle.core.wire.display import escape_line
+from passerelle.core.wire.display import escape_line, explain_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,7 +178,7 @@ def _spell(value: Json) -> str:
 
 
 def _name_reason(error: Exception) -> str:
-    cause = error.__cause__
+    cause = next((one for one in error.args if isinstance(one, Exception)), error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {cause.verify_message} (CERTIFICATE_VERIFY_FAILED)"
-    return str(error) or type(error).__name__
+    return explain_error(cause) or type(error).__name__

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from urllib.parse import urlsplit
 
-from passerelle.core.errors import ConfigInvalid
+from passerelle.core.errors import ConfigInvalid, InvalidInput
+from passerelle.core.wire.display import explain_error
 from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.source import read_settings
 
@@ -73,7 +74,8 @@ def write_config(file: Path, agent: str | None, name: str, port: int) -> None:
     """Writes a configuration to a new file.
 
     Raises:
-        ConfigInvalid: the file exists or cannot be written; or an invalid address, name or port. Nothing is written.
+        ConfigInvalid: an invalid address, name or port; nothing is written.
+        InvalidInput: the file exists or cannot be written.
     """
     text = compose_config(file.name, agent, name, port)
     with TemporaryDirectory() as folder:
@@ -86,6 +88,6 @@ def write_config(file: Path, agent: str | None, name: str, port: int) -> None:
         with file.open("x", encoding="utf-8") as written:
             written.write(text)
     except FileExistsError:
-        raise ConfigInvalid(str(file), "exists already; nothing was changed") from None
+        raise InvalidInput(str(file), "exists already; nothing was changed") from None
     except OSError as error:
-        raise ConfigInvalid(str(file), f"cannot be written: {error.strerror or error}") from None
+        raise InvalidInput(str(file), f"cannot be written: {explain_error(error)}") from None

@@ -25,7 +25,7 @@ from passerelle.cli.settings_flags import (
     name_sources,
 )
 from passerelle.cli.verbs.output import write_any_text
-from passerelle.core.errors import ActionClosed, PasserelleError
+from passerelle.core.errors import ActionClosed, InvalidInput, PasserelleError
 
 INTERRUPTED: Final = 130
 
@@ -230,12 +230,16 @@ def signing_key(
     ] = "ES256",
 ) -> None:
     """Create a key that signs agent cards and webhooks; the file has mode 0600."""
-    from passerelle.runtime.common.private_file import load_or_mint
+    from passerelle.core.wire.display import explain_error
+    from passerelle.runtime.common.private_file import write_once
     from passerelle.runtime.common.signatures import load_signing_key, mint_signing_key
 
-    kept = load_or_mint(file, lambda: mint_signing_key(algorithm).get_secret_value())
-    if not kept.minted:
-        raise typer.BadParameter("exists already; a key is never replaced", param_hint="'file'")
+    try:
+        is_new = write_once(file, mint_signing_key(algorithm).get_secret_value())
+    except OSError as error:
+        raise InvalidInput(str(file), f"cannot be written: {explain_error(error)}") from None
+    if not is_new:
+        raise InvalidInput(str(file), "exists already; a key is never replaced")
     made = load_signing_key(file)
     print(f"kid: {made.kid}")
     print("signing:")

@@ -123,7 +123,7 @@ class _Import:
         match part.kind:
             case "holds":
                 hold = read_hold(member.name, read_whole(self.members, member))
-                if not await self.store.importer.put_hold(part.id, hold):
+                if not await self.store.importer.tombstones.hold(part.id, hold):
                     self.report.left_alone.append(f"not held: {part.id} is being forgotten")
             case "content" | "copies":
                 await self.store.importer.put_content(part, self.members.read_pieces(member))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WITHOUT_EXTRA: Final = "parquet takes a further library: pip install 'passerelle[parquet]'"
 _NOT_SEALED: Final = (
-    "not encrypted: anyone has the folder can read it, and no forgetting reaches it"
+    "not encrypted: anyone with the folder can read it, and deletions do not apply to it"
 )
 
 

@@ -25,8 +25,9 @@ import orjson
 from pydantic import BaseModel
 
 from passerelle.cli.check import run_check
-from passerelle.core.errors import ConfigInvalid, PasserelleError
+from passerelle.core.errors import ConfigInvalid, InvalidInput, PasserelleError
 from passerelle.core.frozen import frozen
+from passerelle.core.wire.display import explain_error
 from passerelle.core.wire.times import format_ms
 from passerelle.gateway.server_tls import trust_own_certificate
 from passerelle.gateway.settings.local_gateway import OWNER_FILE, find_local_gateway
@@ -66,12 +67,13 @@ class SupportBundle:
         """Writes one file with mode 0600.
 
         Raises:
-            ConfigInvalid: the file exists or cannot be written.
+            InvalidInput: the file exists or cannot be written.
         """
         try:
             kept = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise ConfigInvalid("file", f"{target} cannot be written: {error.strerror}") from None
+            reason = f"cannot be written: {explain_error(error)}"
+            raise InvalidInput(str(target), reason) from None
         with os.fdopen(kept, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as packed:
             for name, data in self.members.items():
                 entry = tarfile.TarInfo(f"passerelle-support/{name}")

@@ -35,7 +35,7 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import Scope, TaskBounds
 from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import list_rows
-from passerelle.core.payloads.conversation import SessionCreated, ThreadParent, ThreadStarted
+from passerelle.core.payloads.conversation import ThreadParent, ThreadStarted
 from passerelle.core.payloads.subagent import SubagentSpawned
 from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
 from passerelle.core.principal import AccessScope
@@ -51,6 +51,7 @@ from passerelle.core.wire.record import change
 from passerelle.delegation.runs.turn_places import locate
 from passerelle.runtime.records.idempotency import Once, make_once
 from passerelle.runtime.records.message_summary import TITLE_LENGTH
+from passerelle.runtime.records.places import describe_session
 from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Creating:
         if is_new and place.session not in decision.states:
             decision.introduce(place.session)
         if is_new and decision.state(place.session) is None:
-            created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
+            created = describe_session(who)
             decision.add(sessions.decide(None, sessions.BeginSession(place.session.id, created)))
         if is_new:
             started = ThreadStarted(

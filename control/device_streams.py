@@ -91,7 +91,7 @@ class DeviceStreams:
             grant.stream, field, generation, str(cursor), self.clock.now_ms()
         )
         if result != "stored":
-            raise WriteConflict(f"the ack was not taken: {result}")
+            raise WriteConflict(f"the ack was rejected: {result}")
         stored = await self.acks.read_ack(grant.stream, field)
         return EventsAcked(command.stream, stored or str(cursor))
 

@@ -11,13 +11,14 @@ from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import JOBS
 from passerelle.core.job import machine
-from passerelle.core.job.requests import JobChanged, JobItemLine, JobResults
+from passerelle.core.job.requests import JobChanged, JobItemLine, JobResults, JobWait
 from passerelle.core.payloads.job import JobItemFailed, JobItemStarted, JobProgress
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.read_models.jobs import show_job
+from passerelle.core.read_models.jobs import list_waits, show_job
 from passerelle.core.session.machine import SessionRecord
-from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.session_pages import read_session_page
 
 if TYPE_CHECKING:
@@ -29,21 +30,45 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.writes import Writes
 
 
 @frozen
 class JobReads:
-    """Reads jobs for their owners."""
+    """Reads jobs for their owners. ``spending`` None: there are no quotas."""
 
     writes: Writes
     projections: Projections
     results: Results
+    spending: Spending | None
 
     async def read(self, principal: Principal, query: GetJob) -> JsonObject:
-        """A job and its counts. Raises NotFound."""
-        changed = render(await self.find(principal, query.job_id))
-        return {**changed.job, "version": changed.version}
+        """A job, its counts, and what its items wait for. Raises NotFound."""
+        held = await self.find(principal, query.job_id)
+        changed, record = render(held), held.record
+        state = record.job if isinstance(record, SessionRecord) else None
+        waits = await self._list_waits(principal, state) if state is not None else ()
+        listed: list[Json] = [to_wire(one) for one in waits]
+        return {**changed.job, "version": changed.version, "waits": listed}
+
+    async def _list_waits(self, principal: Principal, state: JobState) -> tuple[JobWait, ...]:
+        if state.status not in machine.LIVE:
+            return ()
+        refs = [EntityRef(EntityKind.TASK, one.task_id) for one in state.running]
+        loaded = await self.writes.load(refs) if refs else {}
+        tasks = [one.record for one in loaded.values() if isinstance(one.record, TaskRecord)]
+        unpaid = [task.peer or "" for task in tasks if waits_for_quota(task)]
+        # An item that a quota refuses is not sent; it is tried again while there is room.
+        refused = state.counts.waiting if len(state.running) < state.concurrency else 0
+        unpaid += [state.agent_of(item) for item, _ in machine.list_next(state, refused)]
+        waits = list_waits(tasks)
+        if unpaid and self.spending is not None:
+            shortage = await self.spending.find_shortage(principal, unpaid[0])
+            if shortage is not None:
+                until = format_ms(shortage.till_ms)
+                waits += (JobWait("quota", len(unpaid), shortage.text, until),)
+        return waits
 
     async def list(self, principal: Principal, query: ListJobs) -> JsonObject:
         """One page: ``jobs``, and ``nextPageToken`` if there may be more.

@@ -23,10 +23,8 @@ from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, Wri
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.frozen import frozen
-from passerelle.core.index_changes import list_session
 from passerelle.core.job import machine
 from passerelle.core.job.requests import MOST_INPUT_BYTES, CancelJob, JobChanged, RetryJob
-from passerelle.core.payloads.conversation import SessionCreated
 from passerelle.core.payloads.job import JobCreated
 from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
@@ -36,7 +34,8 @@ from passerelle.delegation.jobs.parents import name_row, stop_job, update_parent
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.places import choose_shard
+from passerelle.runtime.records.places import choose_shard, describe_session
+from passerelle.runtime.records.session_pages import index_session
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from passerelle.control.job_reads import JobReads
     from passerelle.core.commands import Command
     from passerelle.core.decision import Decision, Held
+    from passerelle.core.facts import Ref
+    from passerelle.core.ids import Shard
     from passerelle.core.job.machine import JobState
     from passerelle.core.job.requests import SubmitJob
     from passerelle.core.peer import Peer
@@ -89,38 +90,9 @@ class Jobs:
         if command.distinct:
             command = _drop_duplicates(command)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        opened = SessionCreated(
-            owner=principal.key,
-            tenant=principal.tenant,
-            principal=principal.id,
-            title=command.title,
-            labels=command.labels or None,
-        )
-        spill = BlobOverflow()
-        inputs = spill.keep(
-            orjson.dumps(
-                [
-                    describe_input(text, ROLE_USER, title)
-                    for text, title in zip_longest(command.inputs, command.titles)
-                ]
-            )
-        )
-        for blob in spill.blobs:
-            await self.blobs.put(shard, blob)
-        created = JobCreated(
-            job_id=ref.id,
-            objective=command.title,
-            over="inputs" if len(command.agents) == 1 else "peers",
-            items=max(len(command.inputs), len(command.agents)),
-            requested_by=principal.id,
-            title=command.title,
-            concurrency=command.concurrency,
-            agents=command.agents,
-            attempts=command.attempts,
-            most_failed=command.most_failed,
-            progress=command.progress or None,
-            parent_task_id=parent.record.task_id if parent else None,
-        )
+        opened = describe_session(principal, command.title, command.labels)
+        inputs = await self._store_inputs(shard, command)
+        created = _describe(ref.id, principal, command, parent.record.task_id if parent else None)
 
         def body(decision: Decision) -> AppendOptions:
             decision.add(sessions.decide(None, sessions.BeginSession(ref.id, opened)))
@@ -133,9 +105,21 @@ class Jobs:
             raise StoreUnavailable("the job could not be stored", "no")
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
-        await self._list_now(written.held[ref])
+        await index_session(self.projections, written.held[ref])
         writes.wake_duties(shard)
         return render(await self._register_at_parent(written.held[ref]))
+
+    async def _store_inputs(self, shard: Shard, command: SubmitJob) -> Ref:
+        """Stores the messages of the items."""
+        spill = BlobOverflow()
+        messages = [
+            describe_input(text, ROLE_USER, title)
+            for text, title in zip_longest(command.inputs, command.titles)
+        ]
+        inputs = spill.keep(orjson.dumps(messages))
+        for blob in spill.blobs:
+            await self.blobs.put(shard, blob)
+        return inputs
 
     def _check(self, principal: Principal, command: SubmitJob) -> None:
         for agent in dict.fromkeys(command.agents):
@@ -168,12 +152,6 @@ class Jobs:
                 await stop_job(self.writes, ref, stop)
                 return (await self.writes.load([ref]))[ref]
         return held
-
-    async def _list_now(self, held: Held) -> None:
-        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
-        for row in list_session(held.record) if isinstance(held.record, SessionRecord) else ():
-            with suppress(StoreUnavailable):
-                await self.projections.index_now(row)
 
     async def change(
         self, principal: Principal, command: CancelJob | RetryJob, idem: str | None
@@ -233,6 +211,25 @@ class Jobs:
         if isinstance(parent, TaskRecord):
             refuse_below_stopped(parent)
             await check_above(self.writes, parent)
+
+
+def _describe(
+    job_id: str, principal: Principal, command: SubmitJob, parent: str | None
+) -> JobCreated:
+    return JobCreated(
+        job_id=job_id,
+        objective=command.title,
+        over="inputs" if len(command.agents) == 1 else "peers",
+        items=max(len(command.inputs), len(command.agents)),
+        requested_by=principal.id,
+        title=command.title,
+        concurrency=command.concurrency,
+        agents=command.agents,
+        attempts=command.attempts,
+        most_failed=command.most_failed,
+        progress=command.progress or None,
+        parent_task_id=parent,
+    )
 
 
 def _drop_duplicates(command: SubmitJob) -> SubmitJob:

@@ -297,7 +297,7 @@ class Models:
         head, tail = task.first + LOOKED_AT // 3, task.last - LOOKED_AT * 2 // 3
         events = await self._read_range(task, task.first, head)
         events += await self._read_range(task, tail, task.last)
-        return Facts(tuple(events), f"events {head + 1} to {tail - 1} are not looked at")
+        return Facts(tuple(events), f"events {head + 1} to {tail - 1} were not read")
 
     async def _read_range(self, task: TaskRecord, first: int, last: int) -> list[Event]:
         found: list[Event] = []

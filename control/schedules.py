@@ -6,7 +6,6 @@ and archive, export, verification and erasure of sessions apply to schedules.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
@@ -22,8 +21,8 @@ from passerelle.core.errors import (
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
-from passerelle.core.index_changes import SCHEDULES, list_session
-from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
+from passerelle.core.index_changes import SCHEDULES
+from passerelle.core.payloads.conversation import SessionUpdated
 from passerelle.core.payloads.schedule import ScheduleChange, ScheduleTerms
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.schedule import ScheduleHistory, ScheduleStep, show_schedule
@@ -41,11 +40,12 @@ from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.places import choose_shard
-from passerelle.runtime.records.session_pages import read_session_page
+from passerelle.runtime.records.places import choose_shard, describe_session
+from passerelle.runtime.records.session_pages import index_session, read_session_page
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -64,18 +64,20 @@ if TYPE_CHECKING:
         ListSchedules,
     )
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.writes import Writes
 
 
 @frozen
 class Schedules:
-    """Creates, changes and reads schedules of callers."""
+    """Creates, changes and reads schedules of callers. ``spending`` None: there are no quotas."""
 
     writes: Writes
     log: EventLog
     projections: Projections
     calendar: Calendar
     find_peer: Callable[[str], Peer]
+    spending: Spending | None
 
     async def create(
         self, principal: Principal, command: CreateSchedule, idem: str | None
@@ -100,13 +102,7 @@ class Schedules:
             return await self._repeat(stored)
         await self._check_limit(principal)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        created = SessionCreated(
-            owner=principal.key,
-            tenant=principal.tenant,
-            principal=principal.id,
-            title=command.title,
-            labels=command.labels or None,
-        )
+        created = describe_session(principal, command.title, command.labels)
         terms = _read_terms(command, writes.read_ms(shard))
         next_ms = self.calendar.next_after(terms, terms.anchor_ms)
         if next_ms is None:
@@ -126,7 +122,7 @@ class Schedules:
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
         writes.wake_duties(shard)
-        await self._list_now(written.held[ref])
+        await index_session(self.projections, written.held[ref])
         return await self._render(written.held[ref])
 
     async def _check_limit(self, principal: Principal) -> None:
@@ -140,12 +136,6 @@ class Schedules:
     async def _repeat(self, stored: bytes) -> ScheduleChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
         return await self._render((await self.writes.load([ref]))[ref], repeated=True)
-
-    async def _list_now(self, held: Held) -> None:
-        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
-        for row in list_session(held.record) if isinstance(held.record, SessionRecord) else ():
-            with suppress(StoreUnavailable):
-                await self.projections.index_now(row)
 
     async def change(
         self,
@@ -201,9 +191,19 @@ class Schedules:
                 return machine.EndSchedule(principal.id)
 
     async def read(self, principal: Principal, query: GetSchedule) -> JsonObject:
-        """A schedule with its newest runs. Raises NotFound."""
-        changed = await self._render(await self._find(principal, query.schedule_id))
-        return {**changed.schedule, "version": changed.version}
+        """A schedule with its newest runs, and the quota that they wait for. Raises NotFound."""
+        held = await self._find(principal, query.schedule_id)
+        changed, record = await self._render(held), held.record
+        state = record.schedule if isinstance(record, SessionRecord) else None
+        waits = await self._find_wait(principal, state) if state is not None else None
+        more: JsonObject = {} if waits is None else {"waitsFor": waits}
+        return {**changed.schedule, "version": changed.version, **more}
+
+    async def _find_wait(self, principal: Principal, state: ScheduleState) -> str | None:
+        if self.spending is None or machine.find_startable(state, busy=False) is None:
+            return None
+        shortage = await self.spending.find_shortage(principal, state.terms.agent)
+        return None if shortage is None else f"{shortage.text}, until {format_ms(shortage.till_ms)}"
 
     async def list(self, principal: Principal, query: ListSchedules) -> JsonObject:
         """One page: ``schedules``, and ``nextPageToken`` if there may be more.

@@ -6,16 +6,14 @@ at once.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from passerelle.control.task_changes import check_version
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import Shard, derive_shard
-from passerelle.core.index_changes import SESSIONS, UNSEEN, list_session
-from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
+from passerelle.core.index_changes import SESSIONS, UNSEEN
+from passerelle.core.payloads.conversation import SessionUpdated
 from passerelle.core.session import machine
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.requests import SessionChanged
@@ -23,6 +21,8 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.places import choose_shard, describe_session
+from passerelle.runtime.records.session_pages import index_session
 from passerelle.runtime.records.task_lanes import CHUNK
 from passerelle.runtime.records.task_pages import read_token, write_token
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -58,22 +58,12 @@ class Sessions:
         """
         writes = self.records.writes
         once = make_once(principal, command, idem)
-        shard = (
-            Shard(writes.ids.draw(6))
-            if idem is None
-            else derive_shard("idem", principal.tenant, principal.id, idem)
-        )
+        shard = choose_shard(principal, writes.ids, idem)
         stored = await once.find(writes.log, shard)
         if stored is not None:
             return await self._repeat(stored)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        created = SessionCreated(
-            owner=principal.key,
-            tenant=principal.tenant,
-            principal=principal.id,
-            title=command.title,
-            labels=command.labels or None,
-        )
+        created = describe_session(principal, command.title, command.labels)
 
         def body(decision: Decision) -> AppendOptions:
             decision.add(machine.decide(None, machine.BeginSession(ref.id, created)))
@@ -84,7 +74,7 @@ class Sessions:
             raise StoreUnavailable("the session could not be stored", "no")
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
-        await self._list_now(written.held[ref])
+        await index_session(self.records.projections, written.held[ref])
         return _render(written.held[ref])
 
     async def _repeat(self, stored: bytes) -> SessionChanged:
@@ -119,15 +109,8 @@ class Sessions:
         written = await writes.decide(ref.id, [ref], body)
         if not isinstance(written, Written):
             raise StoreUnavailable("the session could not be stored", "no")
-        await self._list_now(written.held[ref])
+        await index_session(self.records.projections, written.held[ref])
         return _render(written.held[ref], repeated=written.repeated is not None)
-
-    async def _list_now(self, held: Held) -> None:
-        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
-        record = held.record
-        for row in list_session(record) if isinstance(record, SessionRecord) else ():
-            with suppress(StoreUnavailable):
-                await self.records.projections.index_now(row)
 
     async def list_sessions(self, principal: Principal, query: ListSessions) -> JsonObject:
         """One page: ``sessions``, and ``nextPageToken`` if there may be more.

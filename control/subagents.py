@@ -284,7 +284,7 @@ class SubagentReads:
                     found.append(decode_event(entry.data, entry.frame, entry.facade))
             after = page[-1].sequence
             if after - first >= LOOKED_AT:
-                marks["events"] = unavailable(f"events behind {after} are not looked at")
+                marks["events"] = unavailable(f"events after {after} were not read")
                 break
         return found, marks
 
@@ -298,7 +298,7 @@ class SubagentReads:
 
 
 def _mark(left_out: int, member: str = "subagents") -> dict[str, FreshnessMark]:
-    return {member: unavailable(f"{left_out} older tasks are not looked at")} if left_out else {}
+    return {member: unavailable(f"{left_out} older tasks were not read")} if left_out else {}
 
 
 def _show_event(event: Event) -> JsonObject:

@@ -161,8 +161,14 @@ class Subtrees:
             raise
         if not isinstance(written, Written):
             raise StoreUnavailable("the task is being moved", "no")
+        return await self._apply(principal, owned, request, handle)
+
+    async def _apply(
+        self, principal: Principal, owned: Owned, request: SubtreeRequest, handle: Handle
+    ) -> TaskChanged:
+        """Applies a stored request to the task and, as far as the caller waits for it, to those below it."""
+        changes, progress = self.changes, SubtreeProgress()
         await changes.notify_driver(owned.ref)
-        progress = SubtreeProgress()
         await self._handle_top(principal, owned, request, handle, progress)
         done = await self._handle_below(principal, owned.ref, request, progress)
         if done:

@@ -50,7 +50,7 @@ class ThreadContexts:
         if head.first > 1:
             lost.append(f"facts before {head.first} are not in the stream any more")
         if begin > covers:
-            lost.append(f"facts {covers + 1} to {begin} are not looked at")
+            lost.append(f"facts {covers + 1} to {begin} were not read")
         if archive is not None:
             lost.append(f"nothing is in memory: the session is in the archive as {archive}")
         events = await self._read_events(thread, begin, head.sequence)

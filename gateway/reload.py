@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import os
 import signal
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -100,7 +99,7 @@ async def _record(home: Home, who: Principal, fact: LimitChanged | PolicyChanged
         await home.record(who, fact, key=key)
     except PasserelleError as error:
         structlog.get_logger().warning(
-            "change.untold", what=fact.type, caller=who.id, why=str(error)
+            "change.not_recorded", what=fact.type, caller=who.id, why=str(error)
         )
 
 
@@ -150,8 +149,7 @@ class Reloading:
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
             watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            await asyncio.gather(watching, return_exceptions=True)
 
     async def reload(self) -> bool:
         """Reads all sources and applies them; returns False if they are invalid."""

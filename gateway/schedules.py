@@ -81,7 +81,7 @@ def make_schedules(
     """A scheduled run, or a job item, is a turn like any other, submitted by its owner."""
     deps, store, writes = services.deps, services.store, services.writes
     calendar = ZonedCalendar()
-    job_reads = JobReads(writes, store.projections, Results(reads))
+    job_reads = JobReads(writes, store.projections, Results(reads), deps.spending)
 
     def submit(principal: Principal, command: SubmitTurn, idem: str) -> Future[TurnAccepted]:
         return services.dispatch.commands.open_run(messages.submit(principal, command, idem))
@@ -91,7 +91,7 @@ def make_schedules(
         return await cancelling.cancel(principal, command)
 
     return ScheduleHandlers(
-        Schedules(writes, store.log, store.projections, calendar, deps.find_peer),
+        Schedules(writes, store.log, store.projections, calendar, deps.find_peer, deps.spending),
         ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancel),
         Jobs(
             writes,

@@ -9,6 +9,7 @@ import ssl
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.wire.display import explain_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +68,9 @@ class ServerTls:
             context.load_cert_chain(cert, key, password=_refuse_password)
             return KeyPair(cert.read_bytes(), key.read_bytes())
         except (OSError, ssl.SSLError) as error:
-            raise ConfigInvalid("tls", f"{cert} and its key cannot be used: {error}") from None
+            raise ConfigInvalid(
+                "tls", f"{cert} and its key cannot be used: {explain_error(error)}"
+            ) from None
 
 
 def load_server_tls(settings: Settings) -> ServerTls | None:
@@ -92,7 +95,9 @@ def trust_own_certificate(certificate: Path) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cafile=certificate.expanduser())
     except (OSError, RuntimeError, ssl.SSLError) as error:
-        raise ConfigInvalid("tls.cert", f"{certificate} cannot be used: {error}") from None
+        raise ConfigInvalid(
+            "tls.cert", f"{certificate} cannot be used: {explain_error(error)}"
+        ) from None
     return context
 
 

@@ -54,25 +54,25 @@ class NotJson(Exception):
     """The bytes are not JSON, or nested deeper than allowed; the text states which."""
 
 
-def parse_json(raw: bytes, max_depth: int = MAX_JSON_DEPTH) -> Json:
+def parse_json(raw: bytes) -> Json:
     """Parses JSON bytes.
 
     Raises:
-        NotJson: malformed, or nested deeper than ``max_depth``.
+        NotJson: malformed, or nested deeper than ``MAX_JSON_DEPTH``.
     """
     try:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise NotJson(f"not JSON: {error.msg}") from None
     # Counting brackets in C settles nearly every body without a recursive walk.
-    if raw.count(b"{") + raw.count(b"[") > max_depth and _is_deeper(value, max_depth):
-        raise NotJson(f"nested deeper than {max_depth}")
+    if raw.count(b"{") + raw.count(b"[") > MAX_JSON_DEPTH and _is_deeper(value):
+        raise NotJson(f"nested deeper than {MAX_JSON_DEPTH}")
     return value
 
 
-def _is_deeper(value: Json, limit: int) -> bool:
+def _is_deeper(value: Json) -> bool:
     level: list[Json] = [value]
-    for _ in range(limit + 1):
+    for _ in range(MAX_JSON_DEPTH + 1):
         inner = [item for item in level if isinstance(item, dict | list)]
         if not inner:
             return False

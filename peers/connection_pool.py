@@ -16,6 +16,7 @@ from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVa
 from yarl import URL
 
 from passerelle.core.errors import Draining
+from passerelle.peers.exchange import describe_connect
 from passerelle.peers.whole_answer import ConnectionLost, HeldBack, NotConnected, PeerConnection
 
 if TYPE_CHECKING:
@@ -172,12 +173,16 @@ class ConnectionPool:
                     interleave=1,
                     socket_factory=make,
                 )
-            except (OSError, RuntimeError) as error:
-                raise NotConnected(f"{type(error).__name__}: {error}") from None
+            except OSError as error:
+                raise NotConnected(describe_connect(error)) from None
+            except RuntimeError as error:
+                raise NotConnected(str(error)) from None
             try:
                 return await self._open_connection(made, host)
-            except (OSError, ssl.SSLError, ConnectionLost) as error:
-                reason = f"{type(error).__name__}: {error}"
+            except OSError as error:
+                reason = describe_connect(error)
+            except ConnectionLost as error:
+                reason = str(error)
             addresses.remove(tried[made])
         raise NotConnected(reason)
 

@@ -250,8 +250,10 @@ class TokenSource:
             ) as response:
                 raw = await exchange.read_body(response, _MAX_BODY_BYTES)
                 status = response.status
-        except (aiohttp.ClientError, TimeoutError, exchange.TooLong) as error:
-            raise self._report(type(error).__name__) from error
+        except exchange.TooLong as error:
+            raise self._report(str(error)) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._report(exchange.describe(error)) from error
         if status != HTTPStatus.OK:
             raise self._report(f"HTTP {status}")
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from errno import ECONNREFUSED
+import errno
+import os
+import ssl
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 # aiohttp blocks the loop with larger bodies given as bytes, and warns.
 _DIRECT_BODY_BYTES: Final = 1024 * 1024
+_ASYNCIO: Final = ("Connect call failed", "Multiple exceptions")
 
 
 class TooLong(Exception):
@@ -96,6 +99,20 @@ def explain_failure(
             return Unknown(reason)
 
 
+def describe_connect(error: OSError) -> str:
+    """Why no connection was made; the text of asyncio has the error number and the address."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not valid: {error.verify_message}"
+        case OSError(errno=errno.ECONNREFUSED):
+            return "the connection was refused"
+        case OSError(strerror=str(text), errno=int(number)):
+            known = os.strerror(number) if text.startswith(_ASYNCIO) else text
+            return f"cannot connect: {known}"
+        case _:
+            return f"cannot connect: {str(error) or type(error).__name__}"
+
+
 def describe(error: Exception) -> str:
     """A readable reason; the library's own texts name its classes and internals."""
     match error:
@@ -103,10 +120,8 @@ def describe(error: Exception) -> str:
             return "its host name cannot be resolved"
         case aiohttp.ClientConnectorCertificateError():
             return f"its certificate is not valid: {error.certificate_error}"
-        case aiohttp.ClientConnectorError(os_error=cause) if cause.errno == ECONNREFUSED:
-            return "the connection was refused"
-        case aiohttp.ClientConnectorError(os_error=cause) if cause.strerror:
-            return f"cannot connect: {cause.strerror}"
+        case aiohttp.ClientConnectorError(os_error=cause):
+            return describe_connect(cause)
         case aiohttp.ConnectionTimeoutError():
             return "cannot connect in time"
         case aiohttp.ServerDisconnectedError():

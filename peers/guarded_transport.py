@@ -97,9 +97,9 @@ class GuardedTransport:
             return
         log = self._log.bind(peer=self._peer, interface=self.interface.choice)
         if now == "closed":
-            log.info("peer.back")
+            log.info("peer.breaker_closed")
         else:
-            log.warning("peer.rests", pause_ms=self._breaker.pause_ms)
+            log.warning("peer.breaker_open", pause_ms=self._breaker.pause_ms)
 
     def _record(self, call: PeerCall, outcome: StreamOutcome, *, was_closed: bool) -> None:
         if _is_failure(outcome):

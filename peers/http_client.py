@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import aiohttp
 
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
+from passerelle.core.wire.display import explain_error
 from passerelle.core.wire.record import value
 from passerelle.peers import exchange
 from passerelle.peers.credential import HEADER_VALUE, ShownCredential
@@ -270,5 +271,5 @@ def _make_tls(name: str, tls: Tls) -> ssl.SSLContext:
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigInvalid(f"agents.{name}.tls", str(error)) from None
+        raise ConfigInvalid(f"agents.{name}.tls", explain_error(error)) from None
     return context

@@ -243,11 +243,9 @@ def _apply_default(case: Case, facts: PolicyFacts) -> SourceVerdict:
             covered = facts.is_configured
             reason = f"the peer is {'configured' if covered else 'not configured'}"
         case ControlCommand():
-            return SourceVerdict("default", "allow", "no rule is about this command")
+            return SourceVerdict("default", "allow", "no rule matches this command")
         case PeerAsks():
-            return SourceVerdict(
-                "default", "ask", f"what a {case.asker} asks is for somebody to decide"
-            )
+            return SourceVerdict("default", "ask", f"requests of a {case.asker} need an approval")
         case _:
             assert_never(case)
     return SourceVerdict("default", "allow" if covered else "deny", reason)

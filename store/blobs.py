@@ -11,18 +11,21 @@ import hashlib
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, Self, TypeVar
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.core.ports.blobs import Copies
+from passerelle.core.wire.display import explain_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from passerelle.store.buckets import BucketBlobs
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _PROBE: Final = b"passerelle blob probe"
 
 
@@ -48,11 +51,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot take it.
         """
-        try:
-            await asyncio.to_thread(self._write, shard, sha256, pieces)
-        except OSError as error:
-            reason = f"blob directory: {error.strerror or error}"
-            raise StoreUnavailable(reason, "no") from error
+        await _run(self._write, shard, sha256, pieces)
 
     async def replace(self, shard: Shard, name: str, content: bytes) -> None:
         """Replaces the content with this name; readers get the old or the new content, never a mix.
@@ -60,11 +59,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot take it; the old content stays.
         """
-        try:
-            await asyncio.to_thread(_write_whole, self._path(shard, name), (content,))
-        except OSError as error:
-            reason = f"blob directory: {error.strerror or error}"
-            raise StoreUnavailable(reason, "no") from error
+        await _run(_write_whole, self._path(shard, name), (content,))
 
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
         """The content, or None if it does not exist.
@@ -74,14 +69,8 @@ class DirectoryBlobs:
         """
         if not is_digest(sha256):
             return None
-        try:
-            content = await asyncio.to_thread(self._path(shard, sha256).read_bytes)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            reason = f"blob directory: {error.strerror or error}"
-            raise StoreUnavailable(reason, "no") from error
-        if hashlib.sha256(content).hexdigest() != sha256:
+        content = await _run(_find, self._path(shard, sha256).read_bytes)
+        if content is not None and hashlib.sha256(content).hexdigest() != sha256:
             reason = f"blob {sha256} is damaged"
             raise StoreUnavailable(reason, "no")
         return content
@@ -94,13 +83,7 @@ class DirectoryBlobs:
         """
         if not is_digest(sha256):
             return None
-        try:
-            return await asyncio.to_thread(_read, self._path(shard, sha256), start, size)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            reason = f"blob directory: {error.strerror or error}"
-            raise StoreUnavailable(reason, "no") from error
+        return await _run(_find, _read, self._path(shard, sha256), start, size)
 
     async def measure(self, shard: Shard, sha256: str) -> int | None:
         """The size of content in bytes; None if it does not exist.
@@ -110,14 +93,8 @@ class DirectoryBlobs:
         """
         if not is_digest(sha256):
             return None
-        try:
-            found = await asyncio.to_thread(self._path(shard, sha256).stat)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            reason = f"blob directory: {error.strerror or error}"
-            raise StoreUnavailable(reason, "no") from error
-        return found.st_size
+        found = await _run(_find, self._path(shard, sha256).stat)
+        return None if found is None else found.st_size
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
         """Removes content last put before ``before_ms``; returns whether it is gone.
@@ -125,11 +102,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot be changed.
         """
-        try:
-            return await asyncio.to_thread(self._expire, self._path(shard, sha256), before_ms)
-        except OSError as error:
-            reason = f"blob directory: {error.strerror or error}"
-            raise StoreUnavailable(reason, "no") from error
+        return await _run(self._expire, self._path(shard, sha256), before_ms)
 
     async def list_digests(self, shard: Shard) -> list[str]:
         """The hashes of all content of a shard.
@@ -137,11 +110,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot be read.
         """
-        try:
-            return await asyncio.to_thread(self._list, shard)
-        except OSError as error:
-            reason = f"blob directory: {error.strerror or error}"
-            raise StoreUnavailable(reason, "no") from error
+        return await _run(self._list, shard)
 
     async def probe(self) -> None:
         """Writes, reads and deletes a blob.
@@ -155,7 +124,7 @@ class DirectoryBlobs:
             found = await self.get(Shard(0), digest)
             await asyncio.to_thread(self._path(Shard(0), digest).unlink)
         except (StoreUnavailable, OSError) as error:
-            raise ConfigInvalid("blobs", f"{self.root}: {error}") from error
+            raise ConfigInvalid("blobs", f"{self.root}: {explain_error(error)}") from error
         if found != content:
             raise ConfigInvalid("blobs", f"{self.root} does not give back what was written")
 
@@ -180,6 +149,21 @@ class DirectoryBlobs:
             os.utime(path)  # otherwise another copy of the same content could expire now
             return
         _write_whole(path, pieces)
+
+
+async def _run(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Runs a function in another thread; what the directory refuses is StoreUnavailable."""
+    try:
+        return await asyncio.to_thread(function, *arguments, **named)
+    except OSError as error:
+        raise StoreUnavailable(f"blob directory: {explain_error(error)}", "no") from error
+
+
+def _find(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
+    try:
+        return function(*arguments, **named)
+    except FileNotFoundError:
+        return None
 
 
 def _write_whole(path: Path, pieces: Iterable[bytes]) -> None:

@@ -10,7 +10,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import InvalidInput, StoreUnavailable
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.channels import (
     ConnectionOpened,
@@ -339,6 +339,8 @@ class RedisPresences:
     async def list_present(self, owner: str) -> tuple[PresentDevice, ...]:
         """The devices of one principal that are present, by the ids of their channels.
 
+        A presence that only a newer version can read is left out.
+
         Raises:
             StoreUnavailable: it is not known.
         """
@@ -348,7 +350,7 @@ class RedisPresences:
         )
         now_ms, words = as_ms(time), as_hash(rows)
         found = (_read_word(words[channel], now_ms) for channel in sorted(words))
-        return tuple(one for one in found if one.left_ms > 0)
+        return tuple(one for one in found if one is not None and one.left_ms > 0)
 
     async def _write(self, owner: str, channel: str, generation: int, word: bytes) -> bool:
         shard = shard_of(owner)
@@ -366,6 +368,10 @@ class RedisPresences:
         )
 
 
-def _read_word(row: bytes, now_ms: int) -> PresentDevice:
+def _read_word(row: bytes, now_ms: int) -> PresentDevice | None:
     until, _, word = row.split(b"|", 2)
-    return PresentDevice(from_bytes(Presence, word, newer=True), int(until) - now_ms)
+    try:
+        presence = from_bytes(Presence, word, newer=True)
+    except InvalidInput:
+        return None  # of a newer version, such as an unknown state
+    return PresentDevice(presence, int(until) - now_ms)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.core.back_off import find_pause
 from passerelle.core.errors import EngineFailed, PasserelleError
+from passerelle.core.wire.display import explain_error
 from passerelle.store.connection import read_url
 from passerelle.store.data_directory import (
     DirectoryLock,
@@ -228,7 +229,7 @@ def _make_socket_directory(data_dir: Path) -> Path:
         note.touch(mode=0o600)
         note.write_text(str(made / _SOCKET_NAME), encoding="utf-8")
     except OSError as error:
-        message = f"no socket directory can be made: {error}"
+        message = f"no socket directory can be made: {explain_error(error)}"
         raise EngineFailed(message) from error
     return made
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import EngineFailed
 from passerelle.core.frozen import frozen
+from passerelle.core.wire.display import explain_error
 from passerelle.store.data_directory import FOR_OTHERS
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class EngineProcess:
     """A started engine; ``ended`` is set, in the loop that spawned it, once the process has been reaped."""
 
     process: subprocess.Popen[bytes]
-    watcher: PipeWatcher | None
+    watcher: PipeWatcher | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -138,17 +139,19 @@ def spawn(
             preexec_fn=die_with_parent() if mode is GuardMode.SIGNAL else None,  # noqa: PLW1509
         )
     except (OSError, subprocess.SubprocessError) as error:
-        message = f"the engine {command[0]} cannot be started: {error}"
+        message = f"the engine {command[0]} cannot be started: {explain_error(error)}"
         raise EngineFailed(message) from error
+    running = EngineProcess(process)
     try:
-        watcher = watch_by_pipe(process.pid) if mode is GuardMode.PIPE else None
-    except OSError as error:
+        running.watcher = watch_by_pipe(process.pid) if mode is GuardMode.PIPE else None
+        _reap(running)
+    except (OSError, RuntimeError) as error:
+        # A limit of processes also counts threads, and RuntimeError is what Python raises for one too many.
         process.kill()
         process.wait()
-        message = f"the watcher of the engine cannot be started: {error}"
+        running.close_watcher()
+        message = f"the engine cannot be watched: {explain_error(error)}"
         raise EngineFailed(message) from error
-    running = EngineProcess(process, watcher)
-    _reap(running)
     return running
 
 

@@ -17,7 +17,7 @@ from passerelle.core.read_models.capabilities import (
     join_parts,
 )
 from passerelle.core.wire.codec import to_wire
-from tests.support.ledger import LedgerFault, Mark, Row, State, collect, judge, load
+from tests.support.ledger import LedgerFault, LedgerRow, Mark, State, collect, judge, load
 
 SCOPE: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "identity": (
@@ -147,7 +147,7 @@ def render_capabilities() -> str:
     return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def list_capabilities(rows: Sequence[Row], marks: Sequence[Mark]) -> list[Capability]:
+def list_capabilities(rows: Sequence[LedgerRow], marks: Sequence[Mark]) -> list[Capability]:
     """The items as the ledger has them. Raises as ``render_capabilities`` does."""
     states = judge(tuple(rows), tuple(marks)).states
     return [
@@ -157,7 +157,7 @@ def list_capabilities(rows: Sequence[Row], marks: Sequence[Mark]) -> list[Capabi
 
 
 def _judge(
-    part: str, patterns: str, rows: Sequence[Row], states: Mapping[str, State]
+    part: str, patterns: str, rows: Sequence[LedgerRow], states: Mapping[str, State]
 ) -> CapabilityPart:
     """Supported where each of its rows is closed, unavailable where none of them has a test yet."""
     chosen = [row for pattern in patterns.split() for row in _choose(pattern, rows)]
@@ -169,7 +169,7 @@ def _judge(
     return CapabilityPart(part, state, tuple(row.id for row in chosen), reasons)
 
 
-def _choose(pattern: str, rows: Sequence[Row]) -> Iterator[Row]:
+def _choose(pattern: str, rows: Sequence[LedgerRow]) -> Iterator[LedgerRow]:
     group = pattern.removesuffix("*")
     found = [
         row for row in rows if row.id == pattern or (group != pattern and row.id.startswith(group))

@@ -13,10 +13,10 @@ from tests.support.ledger import (
     INVARIANTS,
     LEDGER,
     LedgerFault,
+    LedgerReport,
+    LedgerRow,
     Mark,
-    Row,
     State,
-    Verdict,
     collect,
     judge,
     load,
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _report(rows: Sequence[Row], verdict: Verdict) -> int:
+def _report(rows: Sequence[LedgerRow], verdict: LedgerReport) -> int:
     for fault in verdict.faults:
         print(f"ledger: {fault}", file=sys.stderr)
     invariants = sum(row.source == INVARIANTS for row in rows)
@@ -55,7 +55,7 @@ def _report(rows: Sequence[Row], verdict: Verdict) -> int:
     return 1 if verdict.faults else 0
 
 
-def _list(rows: Sequence[Row], marks: Sequence[Mark]) -> int:
+def _list(rows: Sequence[LedgerRow], marks: Sequence[Mark]) -> int:
     for row in rows:
         print(f"{row.id}: {row.sentence}")
         if row.missing:
@@ -66,7 +66,7 @@ def _list(rows: Sequence[Row], marks: Sequence[Mark]) -> int:
     return 0
 
 
-def _close(ids: Sequence[str], verdict: Verdict) -> int:
+def _close(ids: Sequence[str], verdict: LedgerReport) -> int:
     untested = [i for i in ids if verdict.states.get(i) not in {State.BEGUN, State.CLOSED}]
     if untested:
         print(f"ledger: no test covers {', '.join(untested)}", file=sys.stderr)

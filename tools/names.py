@@ -1,4 +1,4 @@
-"""An exported type name has one meaning in the product: one that is used twice is found."""
+"""An exported type name has one meaning in product, bench and test support: one that is used twice is found."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from tools.unused import ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED: Final = {
+    "Caller": "the origin of a call; a caller that a test drives",
+    "ControlClient": "the client of the command line; a client that a test drives",
     "Event": "a fact with its place in a stream; the frame that carries it; what a client makes of that frame",
     "Gap": "a frame, and what a client makes of it",
     "Live": "a frame, and what a client makes of it",
+    "Server": "the HTTP server of a gateway; a Redis server that a test starts",
     "Snapshot": "a frame, and what a client makes of it",
+    "Turn": "a message to an agent as an operation; one message to a scripted agent of a test",
 }
 """Names that several types have, each with what they have in common."""
 
 
-def list_types(rooms: tuple[str, ...] = (*ROOMS, "clients/python")) -> dict[str, list[str]]:
+def list_types(
+    rooms: tuple[str, ...] = (*ROOMS, "clients/python", "bench", "tests/support"),
+) -> dict[str, list[str]]:
     """Classes and type aliases of modules by their names, with where each is defined."""
     found: dict[str, list[str]] = defaultdict(list)
     for room in rooms:

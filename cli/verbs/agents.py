@@ -94,7 +94,7 @@ def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
             ("card", _age(answer, "status", "cardSince", now_ms)),
             ("says", flatten(", ".join(one for one in known if one))),
             *(("breaker", f"{flatten(name, 40)} {mode}") for name, mode in breakers.items()),
-            ("rests", "no message is sent for now" if answer.get("rests") else ""),
+            ("breaker", "open: no message is sent for now" if answer.get("rests") else ""),
             ("links", "" if answer.get("links") is None else f"{answer['links']} sockets"),
             ("runs", str(answer.get("runs"))),
             ("seen by", _name_instances(answer, instances)),
@@ -102,7 +102,7 @@ def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
             ("limits", _name_limits(limits)),
             ("calls", ", ".join(f"{count} {name}" for name, count in outcomes.items()) or "none"),
             ("since", format_age(text_at(calls, "since"), now_ms)),
-            ("answers", _name_times(calls)),
+            ("latency", _name_times(calls)),
             ("answered", _age_of(calls, "answeredAt", now_ms)),
             ("failed", _age_of(calls, "failedAt", now_ms)),
         ]
@@ -119,9 +119,9 @@ def _name_instance(one: JsonObject) -> str:
     """Formats the view of one instance."""
     outcomes = object_at(one, "outcomes")
     calls = sum(count for count in outcomes.values() if isinstance(count, int))
-    rests = ", rests" if one.get("rests") else ""
+    breaker = ", breaker open" if one.get("rests") else ""
     name, status = flatten(text_at(one, "instance"), 28), text_at(one, "status")
-    return f"{name} {status}{rests}, {one.get('runs')} runs, {calls} calls"
+    return f"{name} {status}{breaker}, {one.get('runs')} runs, {calls} calls"
 
 
 def _age(answer: JsonObject, name: str, since: str, now_ms: int) -> str:
@@ -148,8 +148,8 @@ def _name_limits(limits: JsonObject) -> str:
 def _name_times(calls: JsonObject) -> str:
     if calls.get("p50Ms") is None:
         return ""
-    most = f", 95 of 100 in {calls['p95Ms']} ms" if calls.get("p95Ms") is not None else ""
-    return f"half in {calls['p50Ms']} ms{most}"
+    most = f", p95 {calls['p95Ms']} ms" if calls.get("p95Ms") is not None else ""
+    return f"p50 {calls['p50Ms']} ms{most}"
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from passerelle.cli.verbs.verb import (
     format_fields,
     format_table,
     make_group,
+    name_next,
     name_path,
 )
 
@@ -128,8 +129,7 @@ def _list(found: list[JsonObject], token: str) -> Iterator[str]:
     ]
     yield from format_table(("APPROVAL", "RISK", "EXPIRES", "TITLE"), rows)
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
-    if token:
-        yield f"more: --page {token}"
+    yield from name_next(token)
 
 
 def _list_waiting(found: list[JsonObject], token: str) -> Iterator[str]:
@@ -146,8 +146,7 @@ def _list_waiting(found: list[JsonObject], token: str) -> Iterator[str]:
     ]
     yield from format_table(("APPROVAL", "RISK", "ASKED", "EXPIRES", "OWNER", "FOR"), rows)
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
-    if token:
-        yield f"more: --page {token}"
+    yield from name_next(token)
 
 
 def _list_closed(found: list[JsonObject], token: str) -> Iterator[str]:
@@ -163,8 +162,7 @@ def _list_closed(found: list[JsonObject], token: str) -> Iterator[str]:
     ]
     yield from format_table(("APPROVAL", "ENDED", "BY", "AT", "TITLE"), rows)
     yield f"approvals: {len(found)} ended{' on this page' if token else ''}"
-    if token:
-        yield f"more: --page {token}"
+    yield from name_next(token)
 
 
 def _describe(view: JsonObject) -> Iterator[str]:
@@ -208,4 +206,4 @@ def _list_grants(answer: JsonObject) -> Iterator[str]:
     if until:
         yield f"bypass until {until}"
     live = sum(text_at(one, "state") == "live" for one in found)
-    yield f"grants: {live} of {len(found)} hold"
+    yield f"grants: {live} of {len(found)} valid"

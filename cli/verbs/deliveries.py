@@ -65,4 +65,4 @@ def _describe(done: list[JsonObject]) -> Iterator[str]:
     for one in done:
         yield f"{one['outcome']}  {one['delivery']}"
     retried = sum(one["outcome"] == "retried" for one in done)
-    yield f"deliveries: {retried} tried again"
+    yield f"deliveries: {retried} retried"

@@ -16,6 +16,7 @@ from passerelle.a2a_mapping.members import text_at, texts_at, whole_at
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, make_group, name_path
 from passerelle.core.errors import ConfigInvalid, InvalidInput, RemoteError
+from passerelle.core.wire.display import explain_error
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
@@ -177,11 +178,11 @@ def _write(path: Path, content: bytes) -> None:
         if path.exists() and path.read_bytes() != content:
             raise InvalidInput("--out", f"{path} exists already with other content")
     except OSError as error:
-        raise ConfigInvalid("--out", f"{path} cannot be read: {error.strerror or error}") from None
+        raise ConfigInvalid("--out", f"{path} cannot be read: {explain_error(error)}") from None
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise ConfigInvalid("--out", f"cannot be written: {error.strerror or error}") from None
+        raise ConfigInvalid("--out", f"cannot be written: {explain_error(error)}") from None

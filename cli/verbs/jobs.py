@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at, whole_at
 from passerelle.cli.verbs.verb import (
     GatewayLink,
     PageFlag,
@@ -19,11 +19,13 @@ from passerelle.cli.verbs.verb import (
     format_fields,
     format_table,
     make_group,
+    name_next,
     name_path,
     name_repeat,
     print_now,
 )
 from passerelle.core.errors import InvalidInput
+from passerelle.core.wire.counts import format_count
 from passerelle.core.wire.display import escape_text
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def list_all(
 def show(link: GatewayLink, job: JobArgument) -> None:
     """Show a job and its progress."""
     answer = link.read(name_path(_PATH, job))
-    link.print_answer(answer, _describe(answer))
+    link.print_answer(answer, describe_job(answer))
 
 
 @add_verb(jobs, "jobs results se_2f… --state failed")
@@ -168,7 +170,8 @@ def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObjec
         def show_change(answer: JsonObject) -> None:
             if not result or result[-1] != answer:
                 result[:] = [answer]
-                line = json.dumps(answer) if link.as_json else escape_text(_name_counts(answer))
+                parts = [_name_counts(answer), *map(_describe_wait, objects_at(answer, "waits"))]
+                line = json.dumps(answer) if link.as_json else escape_text("  ".join(parts))
                 print_now(line)
 
         return nullcontext(show_change)
@@ -231,11 +234,11 @@ def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
         ],
     )
     yield f"jobs: {len(found)}"
-    if next_page:
-        yield f"more: --page {next_page}"
+    yield from name_next(next_page)
 
 
-def _describe(job: JsonObject) -> Iterator[str]:
+def describe_job(job: JsonObject) -> Iterator[str]:
+    """Formats a job: its counts, and what its items wait for."""
     counts = object_at(job, "counts")
     yield from format_fields(
         [
@@ -244,6 +247,7 @@ def _describe(job: JsonObject) -> Iterator[str]:
             ("status", text_at(job, "status")),
             ("items", str(job.get("items", ""))),
             *((name, str(counts.get(name) or "")) for name in _STATES),
+            *(("waits", _describe_wait(one)) for one in objects_at(job, "waits")),
             ("at once", str(job.get("concurrency", ""))),
             ("attempts", str(job.get("attempts", ""))),
             ("agents", flatten(", ".join(texts_at(job, "agents")), 200)),
@@ -252,6 +256,12 @@ def _describe(job: JsonObject) -> Iterator[str]:
             ("updated", text_at(job, "updatedAt")),
         ]
     )
+
+
+def _describe_wait(wait: JsonObject) -> str:
+    items, until = format_count(whole_at(wait, "items") or 0, "item"), text_at(wait, "until")
+    reason = flatten(text_at(wait, "reason"), 100) or text_at(wait, "kind")
+    return f"{items}: {reason}{f', until {until}' if until else ''}"
 
 
 def describe_results(answer: JsonObject) -> Iterator[str]:

@@ -83,7 +83,7 @@ def _describe_runtime(runtime: JsonObject) -> Iterator[tuple[str, str]]:
     replicas = "missing" if runtime.get("replicasMissing") else runtime.get("replicated")
     share = runtime.get("memoryShare")
     full = f", {share:.0%} of its memory" if isinstance(share, float) and share else ""
-    alone = f", {runtime['alone']} alone" if runtime.get("alone") else ""
+    alone = f", {runtime['alone']} without a replica" if runtime.get("alone") else ""
     primaries = format_count(whole_at(runtime, "primaries") or 0, "primary", "primaries")
     yield "store", f"{primaries}, {replicas} replicated{alone}{full}"
     yield "configuration", flatten(text_at(runtime, "configFault"), _WIDEST)

@@ -9,7 +9,8 @@ import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_table
-from passerelle.core.errors import ConfigInvalid
+from passerelle.core.errors import InvalidInput
+from passerelle.core.wire.display import explain_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,11 +76,11 @@ def _read(path: Path) -> JsonObject:
     try:
         loaded: object = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigInvalid(str(path), f"cannot be read: {error.strerror or error}") from None
+        raise InvalidInput(str(path), f"cannot be read: {explain_error(error)}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigInvalid(str(path), str(error).splitlines()[0]) from None
+        raise InvalidInput(str(path), str(error).splitlines()[0]) from None
     if not isinstance(loaded, dict):
-        raise ConfigInvalid(str(path), "is not a mapping")
+        raise InvalidInput(str(path), "is not a mapping")
     section = cast("JsonObject", loaded)
     return object_at(section, "policy") or section
 
@@ -91,27 +92,27 @@ def _choose(section: JsonObject) -> JsonObject:
 def _list_rules(path: Path, section: JsonObject) -> Iterator[JsonObject]:
     """Refuses unknown members instead of ignoring them: a missing rule may be the one that denies."""
     if not section.keys() & {"rules", "owners"}:
-        raise ConfigInvalid(str(path), "has no rules")
+        raise InvalidInput(str(path), "has no rules")
     unknown = sorted(section.keys() - {"rules", "owners"})
     if unknown:
-        raise ConfigInvalid(str(path), f"{unknown[0]} is allowed only in the configuration")
+        raise InvalidInput(str(path), f"{unknown[0]} is allowed only in the configuration")
     yield from _take(path, "rules", section.get("rules", []))
     owners = section.get("owners", {})
     if not isinstance(owners, dict):
-        raise ConfigInvalid(str(path), "owners is not a mapping")
+        raise InvalidInput(str(path), "owners is not a mapping")
     for owner, stated in owners.items():
         at = f"owners.{owner}"
         if not isinstance(stated, dict) or stated.keys() - {"rules"}:
-            raise ConfigInvalid(str(path), f"{at} has rules and nothing else")
+            raise InvalidInput(str(path), f"{at} has rules and nothing else")
         yield from ({**one, "owner": owner} for one in _take(path, at, stated.get("rules", [])))
 
 
 def _take(path: Path, at: str, found: Json) -> Iterator[JsonObject]:
     if not isinstance(found, list):
-        raise ConfigInvalid(str(path), f"{at} is no list")
+        raise InvalidInput(str(path), f"{at} is no list")
     for place, one in enumerate(found):
         if not isinstance(one, dict):
-            raise ConfigInvalid(str(path), f"{at}.{place} is no rule")
+            raise InvalidInput(str(path), f"{at}.{place} is no rule")
         yield one
 
 

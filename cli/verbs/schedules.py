@@ -15,6 +15,7 @@ from passerelle.cli.verbs.verb import (
     format_fields,
     format_table,
     make_group,
+    name_next,
     name_path,
     name_repeat,
 )
@@ -92,7 +93,7 @@ def _read_seconds(flag: str, text: str) -> int:
     except ValueError as error:
         raise InvalidInput(f"--{flag}", str(error)) from None
     if ms % 1000:
-        raise InvalidInput(f"--{flag}", "is a number of whole seconds")
+        raise InvalidInput(f"--{flag}", "must be a whole number of seconds")
     return ms // 1000
 
 
@@ -185,8 +186,7 @@ def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
         ],
     )
     yield f"schedules: {len(found)}"
-    if next_page:
-        yield f"more: --page {next_page}"
+    yield from name_next(next_page)
 
 
 def _describe(schedule: JsonObject) -> Iterator[str]:
@@ -198,6 +198,7 @@ def _describe(schedule: JsonObject) -> Iterator[str]:
             ("agent", text_at(schedule, "agent")),
             ("when", _name_times(schedule)),
             ("next", text_at(schedule, "nextAt")),
+            ("waits", text_at(schedule, "waitsFor")),
             ("jitter", f"up to {schedule.get('jitterS')} s" if schedule.get("jitterS") else ""),
             ("missed", f"{text_at(schedule, 'missed')}, after {schedule.get('graceS')} s"),
             ("overlap", text_at(schedule, "overlap")),

@@ -17,6 +17,7 @@ from passerelle.cli.verbs.verb import (
     format_fields,
     format_table,
     make_group,
+    name_next,
     name_path,
     name_repeat,
 )
@@ -231,8 +232,7 @@ def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
         ],
     )
     yield f"sessions: {len(found)}"
-    if next_page:
-        yield f"more: --page {next_page}"
+    yield from name_next(next_page)
 
 
 def _describe(session: JsonObject) -> Iterator[str]:

@@ -16,6 +16,7 @@ from passerelle.cli.verbs.verb import (
     format_fields,
     format_table,
     make_group,
+    name_next,
     name_path,
     name_repeat,
 )
@@ -215,8 +216,7 @@ def _describe_events(answer: JsonObject) -> Iterator[str]:
             *(text_at(payload, "status") or text_at(payload, "nativeStatus"), flatten(text)),
         ]
         yield "  ".join(part for part in parts if part)
-    if text_at(answer, "nextPageToken"):
-        yield f"more: --page {text_at(answer, 'nextPageToken')}"
+    yield from name_next(text_at(answer, "nextPageToken"))
 
 
 def _describe_wait(answer: JsonObject) -> Iterator[str]:

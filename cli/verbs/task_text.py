@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at, whole_at
-from passerelle.cli.verbs.verb import flatten, format_fields, format_table
+from passerelle.cli.verbs.verb import flatten, format_fields, format_table, name_next
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,7 @@ def list_tasks(
         ],
     )
     yield f"tasks: {len(tasks)}"
-    if text_at(answer, "nextPageToken"):
-        yield f"more: --page {text_at(answer, 'nextPageToken')}"
+    yield from name_next(text_at(answer, "nextPageToken"))
     doubt = object_at(object_at(answer, "marks"), "tasks")
     if doubt:
         yield f"{text_at(doubt, 'state')}: {text_at(doubt, 'reason')}"

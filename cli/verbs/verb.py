@@ -62,6 +62,11 @@ def flatten(text: str, most: int = 60) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def name_next(token: str) -> list[str]:
+    """How to get the next page, if there is one."""
+    return [f"more: --page {token}"] if token else []
+
+
 def name_repeat(answer: JsonObject) -> list[str]:
     """Returns the note for a response that was given before, under the same key."""
     return ["as before"] if answer.get("repeated") else []

@@ -139,7 +139,7 @@ def _list_unfinished(facts: Iterable[StoredFact]) -> Iterator[OpenQuestion]:
         elif isinstance(payload, _ENDS):
             unfinished.pop(task, None)
         if isinstance(payload, TaskLost):
-            text = f"nobody knows what became of task {task}: {payload.reason}"
+            text = f"the outcome of task {task} is unknown: {payload.reason}"
             yield OpenQuestion(text, (fact.entry.event_id,))
     for task, event in unfinished.items():
         yield OpenQuestion(f"no fact says how task {task} ended", (event,))

@@ -168,7 +168,7 @@ def _choose_again(state: JobState, items: tuple[int, ...]) -> tuple[int, ...]:
         if state.states[item - 1] in {FAILED, CANCELLED} and state.tries_of(item) < MOST_ATTEMPTS
     )
     if not again:
-        raise UnsupportedOperation("no item can be tried again", status=state.status)
+        raise UnsupportedOperation("no item can be retried", status=state.status)
     return again
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from passerelle.core.facts import ErrorDetail
 from passerelle.core.job.machine import MOST_AT_ONCE, MOST_ATTEMPTS, MOST_ITEMS, JobStatus
 from passerelle.core.payloads.job import ItemCounts
+from passerelle.core.payloads.task import BlockerKind
 from passerelle.core.session.requests import Labels
 from passerelle.core.task.requests import PAGE_LIMIT, Id, ReasonText, Title
 from passerelle.core.wire.json import JsonObject
@@ -103,6 +104,16 @@ class JobChanged:
 
 
 @record
+class JobWait:
+    """Why ``items`` of a job make no progress. ``until`` is when it resolves by itself (RFC 3339), if that is known."""
+
+    kind: BlockerKind
+    items: int
+    reason: str | None = None
+    until: str | None = None
+
+
+@record
 class JobModel:
     """A job. Its id is that of its session, whose stream has every step."""
 
@@ -122,6 +133,8 @@ class JobModel:
     """The task that delegates it."""
     version: int | None = None
     """Version of its record; in the answer to a command it is next to the job instead."""
+    waits: tuple[JobWait, ...] | None = None
+    """What its items wait for; absent in lists and in answers to commands."""
 
 
 @record

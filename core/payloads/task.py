@@ -254,7 +254,7 @@ class TaskFailed:
 
 @record
 class TaskLost:
-    """Whether the worker lives is unknown (TEV-15); ``last_proof`` is the last sign of life, RFC 3339."""
+    """It is unknown whether the worker is alive (TEV-15); ``last_proof`` is when it last responded, RFC 3339."""
 
     type: ClassVar = EventType.TASK_LOST
     last_proof: str

@@ -81,7 +81,7 @@ def show_history(
     if first > max(kept_from, after + 1):
         return HistoryWindow(first, last, items, before=first)
     if after and first == after + 1:
-        mark = not_applicable(f"events up to {after} were not asked for")
+        mark = not_applicable(f"events up to {after} were not requested")
     elif kept_from > 1:
         mark = unavailable(f"events before {kept_from} are no longer in the stream")
     else:

@@ -1,12 +1,17 @@
-"""The read model of a job: its items by state, and its parameters (EXT-9)."""
+"""The read model of a job: its items by state, what they wait for, and its parameters (EXT-9)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from passerelle.core.job.requests import JobModel
+from passerelle.core.job.requests import JobModel, JobWait
+from passerelle.core.read_models.blockers import find_blockers
+from passerelle.core.task.record import TaskRecord, waits_for_quota
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from passerelle.core.session.machine import SessionRecord
 
 
@@ -29,4 +34,13 @@ def show_job(record: SessionRecord) -> JobModel | None:
         title=record.title,
         labels=record.labels,
         parent_task_id=job.parent,
+    )
+
+
+def list_waits(tasks: Iterable[TaskRecord]) -> tuple[JobWait, ...]:
+    """What the tasks of running items wait for, without quotas: an account knows which one is used up."""
+    blockers = [one for task in tasks if not waits_for_quota(task) for one in find_blockers(task)]
+    counts = Counter((one.kind, one.reason, one.until) for one in blockers)
+    return tuple(
+        JobWait(kind, items, reason, until) for (kind, reason, until), items in counts.items()
     )

@@ -56,7 +56,7 @@ def _explain_message(payload: RunStatus) -> ReasonWords | None:
     if payload.refused is not None:
         text = (
             f"agent {payload.refused.source!r} refused a message {_quote(payload.refused)}; "
-            "the task goes on without it, and what it waits for can be answered again"
+            "the task continues without it, and its open request can be answered again"
         )
         return "refused", text
     if payload.stalled:
@@ -71,7 +71,7 @@ def _explain_error(error: ErrorDetail) -> str:
     if error.native in _RAISED or (error.http_status or 0) >= _SERVER_ERROR:
         return (
             f"agent {error.source!r} failed with an internal error {_quote(error)}; its own log has the cause, "
-            "and the task can be tried again"
+            "and the task can be retried"
         )
     return f"agent {error.source!r} refused the message {_quote(error)}; send it in another form"
 

@@ -62,6 +62,8 @@ class ScheduleModel:
     recent: tuple[ScheduleRunLine, ...] = ()
     version: int | None = None
     """Version of its record; in the answer to a command it is next to the schedule instead."""
+    waits_for: str | None = None
+    """The quota that keeps its next run from starting, and when it resets; only of a schedule that is read alone."""
 
 
 @record

@@ -1,7 +1,7 @@
 """Read models of one task: its line in a list, and its objects: task, run, step, job and todo.
 
 A line has everything by reference, and its status as far as it is known (SNAP-15, ST-19). The record is the fold of the
-facts, which may be outdated: if a live run has shown no sign of life for longer than ``QUIET_MS``, or the stream has an
+facts, which may be outdated: if a live run has not responded for longer than ``QUIET_MS``, or the stream has an
 event that this version cannot read, the status is *stale*, and ``recorded`` is the last known one.
 
 The objects are separate, and present only if the task has them (OBJ-6).
@@ -180,7 +180,7 @@ def doubt_status(task: TaskRecord, now_ms: int) -> FreshnessMark | None:
     silent_ms = now_ms - parse_ms(run.last_seen_at)
     if silent_ms <= QUIET_MS:
         return None
-    return stale(f"no sign of life from {run.worker.peer} for {silent_ms // 1000} s", silent_ms)
+    return stale(f"no response of {run.worker.peer} for {silent_ms // 1000} s", silent_ms)
 
 
 def _mark(task: TaskRecord) -> dict[str, FreshnessMark]:

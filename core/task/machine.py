@@ -282,7 +282,7 @@ def _move(state: TaskRecord, status: Status, said: RunStatus) -> task_facts.Task
     if status is _S.QUEUED:
         return task_facts.TaskQueued(queue=f"peer:{state.peer}", reason="submitted at the peer")
     if status is _S.RUNNING and (state.status in _PARKED or state.status is _S.LOST):
-        return task_facts.TaskResumed("the peer goes on", native_status=native)
+        return task_facts.TaskResumed("the peer continues", native_status=native)
     if status in {_S.RUNNING, _S.UNKNOWN}:
         phase = (said.phase or Phase.WORKING) if status is _S.RUNNING else None
         return task_facts.TaskProgress(phase=phase, status=status, native_status=native)

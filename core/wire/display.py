@@ -48,6 +48,11 @@ def escape_line(text: str) -> str:
     return escape_text(" ".join(text.split()))
 
 
+def explain_error(error: BaseException) -> str:
+    """The text of an error; of one of the system without its number and path."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def escape_value(value: Json) -> Json:
     """A copy of ``value`` in which every text and every name is escaped."""
     if isinstance(value, str):

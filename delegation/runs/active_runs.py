@@ -225,7 +225,7 @@ class Commands:
             callback.on_result(result)
         except Exception:
             # The run continues all the same.
-            self._runs.log.exception("command.untold")
+            self._runs.log.exception("command.callback_failed")
         if driving is not None:
             # A run may last for months: release what it does not need.
             del work, callback, result, begun

@@ -130,7 +130,8 @@ class AgentQueues:
         try:
             added = await self.store.add(base, task)
         except StoreUnavailable as error:
-            self._log_late(record.task_id, error)
+            log = self.attempts.dispatch.log
+            log.info("queue.late", task=record.task_id, reason=error.reason)
             return 0
         self.pull(base)
         return added.position
@@ -464,6 +465,3 @@ class AgentQueues:
         watched = self._watched.pop(task_id, None)
         if watched is not None:
             watched.set()
-
-    def _log_late(self, task_id: str, error: StoreUnavailable) -> None:
-        self.attempts.dispatch.log.info("queue.late", task=task_id, reason=error.reason)

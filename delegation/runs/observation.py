@@ -116,7 +116,7 @@ def _measure(draft: DecisionDraft) -> None:
 def _is_late(draft: DecisionDraft) -> bool:
     record = draft.record
     if record.status in UNDRIVEN:
-        _warn(draft, "late_frame", "the peer went on after the end; nothing changes")
+        _warn(draft, "late_frame", "the peer sent an update after the end; it is ignored")
         return True
     # Its last frame is withheld already; another one matters only for a cancel.
     return record.withheld is not None and record.status is not Status.CANCELLING

@@ -98,7 +98,7 @@ async def release_run(
     await active.append(release, terms)
     if gone:
         run.moved = True
-        active.deps.log.info("run.let_go", task=task.id, peer=active.peer.name)
+        active.deps.log.info("run.released", task=task.id, peer=active.peer.name)
     return gone
 
 
@@ -141,7 +141,7 @@ class InstanceSignals:
             try:
                 await self.nudges.listen(self.instance, on_nudge)
             except StoreUnavailable as error:
-                self.log.info("nudge.deaf", reason=error.reason)
+                self.log.info("nudge.not_subscribed", reason=error.reason)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 return

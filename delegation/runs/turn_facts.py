@@ -16,7 +16,6 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose
 from passerelle.core.payloads.conversation import (
     QueueChanged,
-    SessionCreated,
     ThreadStarted,
     TurnCompleted,
 )
@@ -42,6 +41,7 @@ from passerelle.delegation.runs.holds import make_command
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.runtime.records.blob_overflow import show
 from passerelle.runtime.records.message_summary import describe, submit
+from passerelle.runtime.records.places import describe_session
 
 if TYPE_CHECKING:
     from passerelle.core.decision import Decision
@@ -111,7 +111,7 @@ class TurnFacts:
     def _open_thread(self) -> None:
         who, place, decision = self.request.principal, self.place, self.decision
         if place.session in decision.states and decision.state(place.session) is None:
-            created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
+            created = describe_session(who)
             decision.add(sessions.decide(None, BeginSession(place.session.id, created)))
         if decision.state(place.thread) is None:
             started = ThreadStarted(

@@ -101,7 +101,8 @@ class SocketEdge:
             if name not in _OWN_HEADERS
         }
         origin = headers.get("origin")
-        if not self._allows(origin, headers.get("host")):
+        # A web page must be listed or of the same host; programs send no origin.
+        if not self.origins.admits(origin, headers.get("host")):
             raise InvalidRequest("Origin", "is not allowed")
         version = headers.setdefault(HEADER.lower(), CURRENT)
         if version != CURRENT:
@@ -126,10 +127,6 @@ class SocketEdge:
             "query_string": b"",
             "headers": headers,
         }
-
-    def _allows(self, origin: str | None, host: str | None) -> bool:
-        """A web page must be listed or of the same host; programs send no origin."""
-        return self.origins.admits(origin, host)
 
 
 @dataclass(slots=True)

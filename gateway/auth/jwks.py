@@ -18,6 +18,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from passerelle.core.errors import IssuerUnavailable
+from passerelle.peers.exchange import describe
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
@@ -233,7 +234,7 @@ async def _get(sessions: PeerSessions, url: str) -> bytes:
             ):
                 body += piece
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise IssuerUnavailable(f"{url} cannot be read: {type(error).__name__}") from None
+        raise IssuerUnavailable(f"{url} cannot be read: {describe(error)}") from None
     if len(body) > _LIMIT_BYTES:
         raise IssuerUnavailable(f"{url} is larger than {_LIMIT_BYTES} bytes")
     return body

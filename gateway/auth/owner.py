@@ -139,7 +139,7 @@ class StoredOwnerToken:
             token = place.unseal(stored)
         except ConfigInvalid as error:
             self._undecryptable = stored.sealed
-            self._log.error("owner_token.unsound", reason=error.message, kept="the previous token")
+            self._log.error("owner_token.invalid", reason=error.message, kept="the previous token")
             return
         before = None if known is None else place.unseal(known)
         self._known = stored

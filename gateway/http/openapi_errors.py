@@ -24,9 +24,13 @@ _DESCRIPTIONS: Final[dict[int, tuple[str, str, str]]] = {
     401: (
         "The credential is missing, unknown or expired.",
         "unauthenticated",
-        "this takes a credential",
+        "a credential is required",
     ),
-    403: ("The credential lacks the scope or the right.", "forbidden", "this takes the scope"),
+    403: (
+        "The credential lacks the scope or the right.",
+        "forbidden",
+        "the scope tasks:read is required",
+    ),
     404: (
         "It does not exist, or belongs to another caller.",
         "not_found",

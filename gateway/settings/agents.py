@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from passerelle.a2a_mapping.acceptance import MOST_CONDITIONS
 from passerelle.core.agent_name import name_tenant
 from passerelle.core.task.retry import RETRIED, Retryable
+from passerelle.core.wire.display import explain_error
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.callers import LimitSettings, PriceSettings
 from passerelle.gateway.settings.retention import Ages, Stay
@@ -52,7 +53,7 @@ def read_secret(variable: str | None, file: Path | None, environ: Mapping[str, s
     try:
         value = file.expanduser().read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise LookupError(f"{file} cannot be read: {error}") from None
+        raise LookupError(f"{file} cannot be read: {explain_error(error)}") from None
     if not value:
         raise LookupError(f"{file} is empty")
     return Secret(value)

@@ -18,6 +18,7 @@ from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.agent_name import name_tenant
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.wire.display import explain_error
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.agents import (
     AgentAuth,
@@ -192,7 +193,7 @@ def _read_keys(agent: str, path: Path) -> Iterator[str]:
     try:
         value: object = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
-        raise ConfigInvalid(where, f"{path} cannot be read: {error}") from None
+        raise ConfigInvalid(where, f"{path} cannot be read: {explain_error(error)}") from None
     document = cast("JsonObject", value) if isinstance(value, dict) else {}
     keys = objects_at(document, "keys") if "keys" in document else [document]
     for key in keys:
@@ -245,7 +246,7 @@ def _read_key_file(path: Path) -> Secret:
     try:
         return Secret(path.read_text(encoding="ascii").strip() or ",")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(f"{SETTING}_file", f"cannot be read: {error}") from None
+        raise ConfigInvalid(f"{SETTING}_file", f"cannot be read: {explain_error(error)}") from None
 
 
 def load_signer(settings: Settings) -> Signer | None:

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from passerelle.core.errors import ConfigInvalid, Draining
+from passerelle.core.wire.display import explain_error
 
 if TYPE_CHECKING:
     from passerelle.peers.config import Tls
@@ -76,7 +77,7 @@ def _read(path: str | None) -> bytes | None:
     try:
         return Path(path).read_bytes() if path else None
     except OSError as error:
-        raise ConfigInvalid("agents.tls", str(error)) from None
+        raise ConfigInvalid("agents.tls", explain_error(error)) from None
 
 
 async def find_security(origin: str, tls: Tls | None, within_s: float) -> Security | None:

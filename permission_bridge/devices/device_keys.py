@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from passerelle.core.errors import ConfigInvalid, InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.device import DeviceKey, KeyAlgorithm
+from passerelle.core.wire.display import explain_error
 from passerelle.permission_bridge.devices.own_device import FILE, is_device
 from passerelle.runtime.common.private_file import load_or_mint
 
@@ -119,7 +120,7 @@ def save_own_device(data_dir: Path, device_id: str, key: Ed25519PrivateKey) -> N
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigInvalid(str(path), f"cannot be replaced: {error}") from None
+        raise ConfigInvalid(str(path), f"cannot be replaced: {explain_error(error)}") from None
     kept = json.dumps({"deviceId": device_id, "key": _encode(key.private_bytes_raw())})
     load_or_mint(path, lambda: kept)
 

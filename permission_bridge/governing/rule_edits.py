@@ -169,4 +169,4 @@ class PolicyEditing:
             await self.news.publish(HOME)
         except StoreUnavailable as error:
             # Every instance reads the rules periodically anyway.
-            structlog.get_logger().info("rules.untold", reason=error.reason)
+            structlog.get_logger().info("rules.not_announced", reason=error.reason)

@@ -140,9 +140,9 @@ class RuleFollowing:
             return
         self._logged_fault = fault
         if fault is None:
-            self._log.info("rules.sound")
+            self._log.info("rules.valid")
         else:
-            self._log.error("rules.unsound", fault=fault, effect="everything is denied")
+            self._log.error("rules.invalid", fault=fault, effect="everything is denied")
 
     def _log_skipped(self, skipped: tuple[str, ...]) -> None:
         if skipped != self._skipped:

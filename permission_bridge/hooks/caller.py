@@ -19,6 +19,7 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import Risk
 from passerelle.core.wire.codec import from_bytes, from_wire
+from passerelle.core.wire.display import explain_error
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 from passerelle.peers.origin import origin_of
@@ -74,8 +75,10 @@ class HookCaller:
             return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {why}")
         except InvalidInput as wrong:
             return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {wrong}")
-        except (NotConnected, ConnectionLost, OSError) as error:
-            return _fail(terms, "unreachable", ErrorCategory.TRANSPORT, type(error).__name__)
+        except (NotConnected, ConnectionLost) as error:
+            return _fail(terms, "unreachable", ErrorCategory.TRANSPORT, str(error))
+        except OSError as error:
+            return _fail(terms, "unreachable", ErrorCategory.TRANSPORT, explain_error(error))
         except Exception as error:  # noqa: BLE001  operator code: any exception counts as the hook's failure
             return _fail(terms, "raised", ErrorCategory.INTERNAL, type(error).__name__)
 

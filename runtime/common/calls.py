@@ -58,7 +58,7 @@ class MethodRow:
 def require_scope(principal: Principal, scopes: tuple[AccessScope, ...]) -> None:
     """Raises Forbidden unless the principal has one of the scopes."""
     if principal.scopes.isdisjoint(scopes):
-        raise Forbidden(f"this takes the scope {' or '.join(scopes)}", scope=scopes[0])
+        raise Forbidden(f"the scope {' or '.join(scopes)} is required", scope=scopes[0])
 
 
 def require_operation(principal: Principal, agent: str, operation: str) -> None:

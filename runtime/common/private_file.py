@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.frozen import frozen
+from passerelle.core.wire.display import explain_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,25 +78,29 @@ def _read(path: Path) -> str:
 
 
 def _refuse(path: Path, error: Exception) -> ConfigInvalid:
-    return ConfigInvalid(str(path), f"cannot be used: {error}")
+    return ConfigInvalid(str(path), f"cannot be used: {explain_error(error)}")
 
 
 def _make(path: Path, mint: Callable[[], str]) -> bool:
     try:
-        return _write_once(path, mint())
+        return write_once(path, mint())
     except OSError as error:
         message = (
-            f"is not there and cannot be made ({error.strerror or error}): "
+            f"is not there and cannot be made ({explain_error(error)}): "
             "let the first start write to the folder, or put the file there"
         )
         raise ConfigInvalid(str(path), message) from None
 
 
-def _write_once(path: Path, text: str) -> bool:
-    """Whether this process created the file; a link fails if the file exists, where a rename would replace it."""
+def write_once(path: Path, text: str) -> bool:
+    """Creates a private file; False if there is one.
+
+    Raises:
+        OSError: it cannot be created.
+    """
     draft = _write_draft(path, text)
     try:
-        os.link(draft, path)
+        os.link(draft, path)  # fails if the file exists, where a rename would replace it
     except FileExistsError:
         return False
     finally:

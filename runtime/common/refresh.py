@@ -63,9 +63,7 @@ class HintFollower:
         finally:
             for loop in loops:
                 loop.cancel()
-            for loop in loops:
-                with suppress(asyncio.CancelledError):
-                    await loop
+            await asyncio.gather(*loops, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -76,7 +74,7 @@ class HintFollower:
             try:
                 await self._read()
             except StoreUnavailable as error:
-                self._log.info(f"{self._name}.unread", reason=error.reason)
+                self._log.info(f"{self._name}.not_read", reason=error.reason)
             except Exception:  # noqa: BLE001  a loop that stopped would keep outdated values for good
                 self._log.exception(f"{self._name}.failed")
 
@@ -85,7 +83,7 @@ class HintFollower:
             try:
                 await tell_me(self._news.set)
             except StoreUnavailable as error:
-                self._log.info(f"{self._name}.deaf", reason=error.reason)
+                self._log.info(f"{self._name}.not_subscribed", reason=error.reason)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 # Hints sent before the subscription were missed.

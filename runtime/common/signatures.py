@@ -25,6 +25,7 @@ from starlette.routing import Route
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.canonical import canonicalize
+from passerelle.core.wire.display import explain_error
 from passerelle.runtime.common.secret import Secret
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def load_signing_key(path: Path, *, signs: bool = True) -> SigningKey:
             raise ConfigInvalid(str(path), "others can read it: chmod 600 it")
         pem = Secret(path.read_text(encoding="ascii"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(str(path), f"cannot be read: {error}") from None
+        raise ConfigInvalid(str(path), f"cannot be read: {explain_error(error)}") from None
     return read_signing_key(pem, str(path), signs=signs)
 
 

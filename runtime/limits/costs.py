@@ -161,6 +161,11 @@ class Shortage:
         amount = f"{quota.limit / _MILLION:f}".rstrip("0").rstrip(".")
         return f"the budget of {amount} {quota.currency} {per}"
 
+    @property
+    def text(self) -> str:
+        """The shortage as text for people."""
+        return f"{self.name} is used up"
+
 
 class Spending:
     """Accounts of callers and prices of agents. ``on_refused`` is called for each refused call."""
@@ -241,6 +246,23 @@ class Spending:
             charge.refund()
             raise
         return replace(charge, facts=(*charge.facts, *warnings)) if warnings else charge
+
+    async def find_shortage(self, principal: Principal, agent: str) -> Shortage | None:
+        """The quota that does not cover a run at an agent; nothing is charged.
+
+        Raises:
+            StoreUnavailable: the quota cannot be checked.
+        """
+        account = self._find(principal.id, principal.key) if self._quotas else None
+        if account is None:
+            return None
+        price = self._prices.get(agent)
+        asks = _list_asks(account, price.make_estimate(agent) if price else None)
+        blocked = await account.take(asks)
+        if blocked is not None:
+            return _describe(principal, blocked, dict(asks)[blocked])
+        account.give(asks)
+        return None
 
     def settle(self, principal_id: str, key: str, bill: RunBill) -> None:
         """Corrects the budget once the cost of a run is known."""

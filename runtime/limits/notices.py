@@ -81,7 +81,9 @@ class Notices:
         try:
             await self._find_home().record(principal, fact, trace_id)
         except PasserelleError as error:
-            structlog.get_logger().warning("limit.untold", caller=principal.id, why=error.message)
+            structlog.get_logger().warning(
+                "limit.not_recorded", caller=principal.id, why=error.message
+            )
 
 
 def read_trace_id() -> str | None:

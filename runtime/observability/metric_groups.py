@@ -58,7 +58,7 @@ class MemoryMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.held: Final = Gauge(
             "passerelle_memory_held_bytes",
-            "Drawn from the memory budget: large bodies of requests, large answers of agents.",
+            "Memory in use of the budget: large bodies of requests, large answers of agents.",
             ["of"],
             registry=registry,
         )
@@ -69,7 +69,7 @@ class MemoryMetrics:
         )
         self.lacks: Final = LabeledCounter(
             "passerelle_memory_short",
-            "How often there was no room in the budget, and what came of it: `refused`, `waited` or `gave_way`.",
+            "Requests for memory over the budget, by outcome: `refused`, `waited` or `gave_way`.",
             ["of", "outcome"],
             registry,
         )
@@ -84,59 +84,59 @@ class StoreMetrics:
         )
         self.lost_tails: Final = Counter(
             "passerelle_lost_tails",
-            "Losses of acknowledged writes of a shard, by what proved them.",
+            "Losses of acknowledged writes of a shard, by what detected them.",
             ["noticed_by"],
             registry=registry,
         )
         self.append_seconds: Final = LabeledHistogram(
             "passerelle_append_seconds",
-            "Time from a decided append to its result, tries after a failure included.",
+            "Time from a decided append to its result, including retries.",
             (),
             _FAST_S,
             registry,
         )
         self.batches: Final = IntHistogram(
             "passerelle_store_batch_calls",
-            "Calls that went to the store together, in one exchange.",
+            "Calls to the store in one pipelined exchange.",
             _BATCH,
             registry,
         )
         self.replicas_missing: Final = Gauge(
             "passerelle_replicas_missing",
-            "1: no replica of the store confirms what is written, so nothing is sent to agents and webhooks.",
+            "1: no replica of the store confirms writes, so nothing is sent to agents and webhooks.",
             registry=registry,
         )
         self.clock_skew: Final = Gauge(
             "passerelle_store_clock_skew_seconds",
-            "How far the clock of the store is ahead of that of this machine.",
+            "Clock of the store minus the clock of this machine.",
             registry=registry,
         )
         self.archived: Final = Counter(
             "passerelle_archived_sessions",
-            "Sessions that have left the memory of the store (archived); looks that ended by an error (failed, fault).",
+            "Sessions moved from memory to the archive (archived); runs of the archiver that failed (failed, fault).",
             ["outcome"],
             registry=registry,
         )
         self.forgotten: Final = Counter(
             "passerelle_forgotten_sessions",
-            "Sessions forgotten by retention.forget (forgotten); looks that ended by an error (failed, fault).",
+            "Sessions deleted by retention.forget (forgotten); runs that failed (failed, fault).",
             ["outcome"],
             registry=registry,
         )
         self.verified: Final = Counter(
             "passerelle_verified_sessions",
-            "Sessions of the daily sample that were whole or damaged; looks that ended by an error (failed, fault).",
+            "Sessions of the daily sample that were whole or damaged; checks that failed (failed, fault).",
             ["outcome"],
             registry=registry,
         )
         self.memory_share: Final = Gauge(
             "passerelle_store_memory_share",
-            "Of its memory limit, what the fullest primary uses; 0 without a limit.",
+            "Memory use of the fullest primary, as a share of its limit; 0 without a limit.",
             registry=registry,
         )
         self.primaries_alone: Final = Gauge(
             "passerelle_primaries_alone",
-            "Promoted primaries without a replica at which messages and webhooks are sent all the same.",
+            "Promoted primaries without a replica; messages and webhooks are sent nevertheless.",
             registry=registry,
         )
         self.primaries_at_risk: Final = Gauge(
@@ -171,31 +171,31 @@ class PeerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls: Final = LabeledCounter(
             "passerelle_peer_calls",
-            "Calls to agents by how they ended; `breaker`, `limit` and `absent`: held back, nothing was sent.",
+            "Calls to agents by outcome; `breaker`, `limit` and `absent`: nothing was sent.",
             ["agent", "outcome"],
             registry,
         )
         self.agents: Final = Gauge(
             "passerelle_agent_card",
-            "Card known of an agent: 2 a fresh one, 1 an old one because the agent is away, 0 none.",
+            "Card of an agent: 2 current, 1 outdated because the agent is not reachable, 0 none.",
             ["agent"],
             registry=registry,
         )
         self.paused: Final = Gauge(
             "passerelle_agent_paused",
-            "Whether an agent gets no new work: 0 it does, 1 it is paused, 2 it is drained.",
+            "Whether an agent gets new work: 0 it does, 1 it is paused, 2 it is drained.",
             ["agent"],
             registry=registry,
         )
         self.links: Final = Gauge(
             "passerelle_agent_links",
-            "Sockets of an agent that dials in, to this instance.",
+            "Sockets to this instance of an agent that dials in.",
             ["agent"],
             registry=registry,
         )
         self.breakers: Final = Gauge(
             "passerelle_agent_breaker",
-            "Breaker of an interface of an agent: 0 closed, 1 on trial, 2 open: no work is sent.",
+            "Circuit breaker of an interface of an agent: 0 closed, 1 half-open, 2 open: no work is sent.",
             ["agent", "interface"],
             registry=registry,
         )
@@ -207,14 +207,14 @@ class WebhookMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.deliveries: Final = Counter(
             "passerelle_deliveries",
-            "Tries to deliver to webhooks, by how they were taken; `whole`: the state in place of events, "
+            "Delivery attempts to webhooks, by outcome; `whole`: the state in place of events, "
             "`put_off`: the breaker of the origin is open, `given_up`: a dead letter.",
             ["kind", "outcome"],
             registry=registry,
         )
         self.seconds: Final = Histogram(
             "passerelle_delivery_seconds",
-            "Time of one try to deliver to a webhook, until its answer or its failure.",
+            "Duration of a delivery attempt to a webhook, until its response or failure.",
             ["kind"],
             buckets=_REQUEST_S,
             registry=registry,
@@ -227,18 +227,18 @@ class ConfigMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reloads: Final = Counter(
             "passerelle_config_reloads",
-            "Configurations that were read while running: ok, or refused.",
+            "Reloads of the configuration: ok, or refused.",
             ["outcome"],
             registry=registry,
         )
         self.faulty: Final = Gauge(
             "passerelle_config_faulty",
-            "1 while the configuration file is wrong and the one before is in force.",
+            "1 while the configuration file is invalid and the previous configuration is in effect.",
             registry=registry,
         )
         self.skipped_rules: Final = Gauge(
             "passerelle_policy_rules_skipped",
-            "Edited rules that count for nothing, since they allow without a condition.",
+            "Edited rules that are ignored, because they allow without a condition.",
             registry=registry,
         )
 
@@ -255,7 +255,7 @@ class OpenWorkMetrics:
         )
         self.oldest_waiting: Final = Gauge(
             "passerelle_oldest_waiting_task_seconds",
-            "How long the longest waiting task has waited for a person or a resource; 0: none waits.",
+            "Age of the oldest wait of a task for a person or a resource; 0: none waits.",
             registry=registry,
         )
         self.approvals: Final = Gauge(
@@ -263,7 +263,7 @@ class OpenWorkMetrics:
         )
         self.oldest_approval: Final = Gauge(
             "passerelle_oldest_approval_seconds",
-            "How long ago the oldest of them was asked; 0: there is none.",
+            "Age of the oldest open approval request; 0: there is none.",
             registry=registry,
         )
         self.webhooks: Final = Gauge(
@@ -273,12 +273,12 @@ class OpenWorkMetrics:
         )
         self.oldest_webhook: Final = Gauge(
             "passerelle_oldest_failing_webhook_seconds",
-            "For how long the one fails that has failed for longest; 0: there is none.",
+            "Time for which the longest failing webhook has failed; 0: there is none.",
             registry=registry,
         )
         self.decisions: Final = LabeledHistogram(
             "passerelle_approval_decision_seconds",
-            "Time from a question to the answer of a person that decided it, on this instance.",
+            "Time from an approval request to the decision of a person, on this instance.",
             ["risk"],
             _DECISION_S,
             registry,

@@ -53,9 +53,9 @@ class Outages:
         store.append_seconds.observe(seconds)
         if result == UNAVAILABLE and not self._down:
             self.metrics.runtime_errors.labels("store").inc()
-            self.log.error("store.away", reason=why)
+            self.log.error("store.unavailable", reason=why)
         elif result != UNAVAILABLE and self._down:
-            self.log.info("store.back")
+            self.log.info("store.available")
         self._down = result == UNAVAILABLE
 
     def lose(self, stream: StreamRef, why: GapReason) -> None:

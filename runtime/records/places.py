@@ -102,14 +102,25 @@ def name_home(principal: Principal) -> str:
     return principal.home_session
 
 
+def describe_session(
+    owner: Principal, title: str | None = None, labels: dict[str, str] | None = None
+) -> SessionCreated:
+    """The fact that opens a session of a caller."""
+    return SessionCreated(
+        owner=owner.key,
+        tenant=owner.tenant,
+        principal=owner.id,
+        title=title,
+        labels=labels or None,
+    )
+
+
 def open_home(decision: Decision, ref: EntityRef, principal: Principal) -> None:
     """Opens the home session, unless it exists."""
     if decision.state(ref) is not None:
         return
-    created = SessionCreated(
-        owner=principal.key, tenant=principal.tenant, principal=principal.id, title=TITLE
-    )
-    decision.add(sessions.decide(None, BeginSession(ref.id, created)))
+    begin = BeginSession(ref.id, describe_session(principal, TITLE))
+    decision.add(sessions.decide(None, begin))
 
 
 @frozen

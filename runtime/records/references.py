@@ -121,9 +121,9 @@ class ResolvedReferences:
         """
         facts: list[ContextResolved | WarningRaised] = [self.resolve(peer)]
         if count := len(self.unknown):
-            which = "a task that is" if count == 1 else f"{count} tasks that are"
-            said = f"the message refers to {which} not known here; the agent is not told"
-            facts.append(WarningRaised("reference_unknown", said))
+            which = "an unknown task" if count == 1 else f"{count} unknown tasks"
+            text = f"the message refers to {which}; the agent gets no reference to it"
+            facts.append(WarningRaised("reference_unknown", text))
         return facts
 
 

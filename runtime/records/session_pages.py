@@ -1,10 +1,13 @@
-"""Pages of a caller's sessions of one kind, such as jobs, from their index, newest first."""
+"""A caller's sessions of one kind, such as jobs, in its index: one more, and pages, newest first."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.index_changes import list_session
 from passerelle.core.session.machine import SessionRecord
 from passerelle.runtime.records.task_pages import read_token, write_token
 
@@ -12,6 +15,14 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.ports.projections import Projections
     from passerelle.runtime.records.writes import Writes
+
+
+async def index_session(projections: Projections, held: Held) -> None:
+    """Adds it to the index before the answer; the relay writes the same rows, so a failure loses nothing."""
+    record = held.record
+    with suppress(StoreUnavailable):
+        for row in list_session(record) if isinstance(record, SessionRecord) else ():
+            await projections.index_now(row)
 
 
 async def read_session_page(

@@ -68,20 +68,18 @@ class _Begun(NamedTuple):
     """Offsets of the frames that are not erased."""
 
 
-def choose_segments(
-    small: Collection[SegmentName], few: int = FEW, most: int = MOST_BYTES
-) -> list[SegmentName]:
+def choose_segments(small: Collection[SegmentName], few: int = FEW) -> list[SegmentName]:
     """The segments to merge next, the smallest first; empty if a merge does not pay yet."""
     group, total = list[SegmentName](), 0
-    for one in sorted((one for one in small if one.bytes < most // 2), key=_order):
-        if total + one.bytes + NOTE_BYTES > most:
+    for one in sorted((one for one in small if one.bytes < MOST_BYTES // 2), key=_order):
+        if total + one.bytes + NOTE_BYTES > MOST_BYTES:
             break
         group.append(one)
         total += one.bytes + NOTE_BYTES
     # A segment twice as large as all others together would be copied again with each few new ones.
-    while group and 3 * (group[-1].bytes + NOTE_BYTES) > 2 * total and total < most // 2:
+    while group and 3 * (group[-1].bytes + NOTE_BYTES) > 2 * total and total < MOST_BYTES // 2:
         total -= group.pop().bytes + NOTE_BYTES
-    is_worth_it = len(group) >= few or (len(group) > 1 and total >= most // 2)
+    is_worth_it = len(group) >= few or (len(group) > 1 and total >= MOST_BYTES // 2)
     return group if is_worth_it else []
 
 

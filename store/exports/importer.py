@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.store.archive.frame import SessionFrame
     from passerelle.store.archive.owner_keys import OwnerKeys
     from passerelle.store.archive.session_tombstones import SessionTombstone, SessionTombstones
-    from passerelle.store.archive.tombstones import LegalHold, Tombstones
+    from passerelle.store.archive.tombstones import Tombstones
     from passerelle.store.blobs import BlobStore
     from passerelle.store.exports.form import ExportPart, PartKind
     from passerelle.store.exports.session_source import SessionSource
@@ -56,10 +56,6 @@ class Importer:
         """Stores content. Raises InvalidInput: the pieces have another hash, and nothing is stored."""
         place = self.content[part.kind]
         await place.put_pieces(part.shard, part.id, _verify(part, pieces))
-
-    async def put_hold(self, owner: str, hold: LegalHold) -> bool:
-        """Sets a legal hold on an owner, unless it has one; False: it is being forgotten at the moment."""
-        return await self.tombstones.hold(owner, hold)
 
     async def put_session(self, frame: SessionFrame) -> ImportOutcome:
         """Stores a session that has ended, unless one of its ids exists."""

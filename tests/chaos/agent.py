@@ -25,7 +25,7 @@ from aiohttp import web
 
 from passerelle.core.wire.json import JsonObject
 from tests.support.scripted_peer import ScriptedPeer, make_card
-from tests.support.scripted_tasks import TERMINAL, RemoteTask, Script, Transcript, Turn
+from tests.support.scripted_tasks import TERMINAL, RemoteTask, Transcript, Turn, TurnScript
 
 _PACE: Final = re.compile(r"chunks=(\d+) every=([\d.]+)")
 _TICKS_PER_LINE: Final = 4
@@ -146,7 +146,7 @@ class LastingPeer(ScriptedPeer):
         self._journal.write(orjson.dumps(entry) + b"\n")
         self._received[str(message["messageId"])] += 1
 
-    def _choose(self, turn: Turn) -> Script:
+    def _choose(self, turn: Turn) -> TurnScript:
         if turn.task is not None:
             return work
         verb = turn.text.split()[1]

@@ -30,7 +30,7 @@ from tests.chaos.lost_tails import (
 )
 from tests.chaos.plan import LASTING
 from tests.chaos.store_view import StoreView
-from tests.support.cluster import Cluster, run_replicated_cluster
+from tests.support.cluster import ServerCluster, run_replicated_cluster
 from tests.support.engine import ask, redis_on_path
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ async def run_cluster_tails(folder: Path, draw: Random) -> list[str]:
             return await _play(scene, cluster, draw)
 
 
-async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
+async def _play(scene: Scene, cluster: ServerCluster, draw: Random) -> list[str]:
     source, target = draw.sample(range(3), 2)
     early = [_plan(f"e{number:02d}", draw, number, is_early=True) for number in range(_EARLY)]
     late = [_plan(f"t{number:02d}", draw, number, is_early=False) for number in range(_IN_TAIL)]

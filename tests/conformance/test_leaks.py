@@ -12,8 +12,8 @@ import pytest
 
 from tests.conformance.callers import Caller, Json, make_params
 from tests.conformance.site import LEAKY, MARKER, VANISHING, Site, find_origin, write
-from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_peer import ScriptedPeer, ScriptedResponse
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import WebhookReceiver
 
@@ -132,17 +132,17 @@ async def test_errors_of_the_agent_are_replaced_by_the_gateways(
 @pytest.mark.parametrize(
     "answer",
     [
-        HttpAnswer(404, TEXT.encode()),
-        HttpAnswer(302, b"", {"Location": f"http://{MARKER}.example/"}),
-        HttpAnswer(401, TEXT.encode(), {"WWW-Authenticate": f"Bearer realm={MARKER}"}),
-        HttpAnswer(200, TEXT.encode(), {"Content-Type": "application/json"}),
-        HttpAnswer(200, f'{{"{MARKER}": 1}}'.encode(), {"Content-Type": "application/json"}),
-        HttpAnswer(200, b"", {"Content-Type": f"text/{MARKER}"}),
+        ScriptedResponse(404, TEXT.encode()),
+        ScriptedResponse(302, b"", {"Location": f"http://{MARKER}.example/"}),
+        ScriptedResponse(401, TEXT.encode(), {"WWW-Authenticate": f"Bearer realm={MARKER}"}),
+        ScriptedResponse(200, TEXT.encode(), {"Content-Type": "application/json"}),
+        ScriptedResponse(200, f'{{"{MARKER}": 1}}'.encode(), {"Content-Type": "application/json"}),
+        ScriptedResponse(200, b"", {"Content-Type": f"text/{MARKER}"}),
     ],
     ids=lambda answer: f"{answer.status}-{len(answer.body)}",
 )
 async def test_invalid_answers_are_replaced_by_the_gateways_errors(
-    recorder: RecordingCaller, leaky: ScriptedPeer, answer: HttpAnswer
+    recorder: RecordingCaller, leaky: ScriptedPeer, answer: ScriptedResponse
 ) -> None:
     leaky.answer_next(answer)
     await recorder.send("go")
@@ -185,7 +185,7 @@ def _is_delivered(receiver: WebhookReceiver) -> bool:
     return any(b"COMPLETED" in notice.raw for notice in receiver.notices)
 
 
-def _refuse(code: int) -> Script:
+def _refuse(code: int) -> TurnScript:
     async def refuse(turn: Turn) -> None:
         await turn.refuse(code, TEXT)
 

@@ -9,7 +9,7 @@ import pytest
 from passerelle.core.batch import Batch
 from passerelle.store.acks import KEEP_MS
 from passerelle.store.store import Store
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_000_000
 OTHER = "ffffffff"
 
 
-async def begin(store: Store, events: int = 20) -> Place:
+async def begin(store: Store, events: int = 20) -> TaskPlace:
     at = make_place()
     facts = tuple(event() for _ in range(events))
     await store.log.append(

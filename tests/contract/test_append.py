@@ -34,7 +34,7 @@ from passerelle.core.errors import TooLarge
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ports.leases import LeaseLost, LeaseRequest
 from passerelle.store.store import Store
-from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, mint, operation
 from tests.support.engine import Server, ask
 
 pytestmark = pytest.mark.anyio
@@ -62,20 +62,20 @@ async def nothing_written(server: Server) -> AsyncGenerator[None]:
     assert dump(server) == before
 
 
-def batch_of(at: Place, *, expected: Stamp = ABSENT, op: str = "") -> Batch:
+def batch_of(at: TaskPlace, *, expected: Stamp = ABSENT, op: str = "") -> Batch:
     return Batch(
         at.session, op or operation(), 0, EPOCH, entities=(at.write(expected),), events=(event(),)
     )
 
 
-async def begin(store: Store, at: Place) -> Stamp:
+async def begin(store: Store, at: TaskPlace) -> Stamp:
     """The first append of a place; returns what it wrote."""
     first = batch_of(at)
     assert isinstance(await store.log.append(first), Appended)
     return Stamp(1, first.op)
 
 
-async def opens_lease(store: Store, at: Place) -> None:
+async def opens_lease(store: Store, at: TaskPlace) -> None:
     request = LeaseRequest(at.shard, at.driver, opens=True, wants_duty=False)
     lease = await store.leases.extend(request, 60_000)
     assert not isinstance(lease, LeaseLost)
@@ -237,7 +237,7 @@ async def test_known_operation_with_another_version_is_a_conflict(
 @pytest.mark.requirement("I2", "CMD-28")
 async def test_second_of_two_entities_refuses_the_whole_batch(store: Store, server: Server) -> None:
     at = make_place()
-    other = Place(at.shard, at.session, mint("task", at.shard))
+    other = TaskPlace(at.shard, at.session, mint("task", at.shard))
     stamp = await begin(store, at)
     batch = Batch(
         at.session,
@@ -253,7 +253,7 @@ async def test_second_of_two_entities_refuses_the_whole_batch(store: Store, serv
 
 async def test_entity_without_state_is_compared_and_not_written(store: Store) -> None:
     at = make_place()
-    child = Place(at.shard, at.session, mint("task", at.shard))
+    child = TaskPlace(at.shard, at.session, mint("task", at.shard))
     parent = await begin(store, at)
 
     def child_of(stamp: Stamp) -> Batch:
@@ -301,7 +301,7 @@ async def test_run_cannot_enter_a_set_that_is_not_its_drivers(
 ) -> None:
     at = make_place()
     if case == "another incarnation":
-        await opens_lease(store, Place(at.shard, driver=Incarnation(at.driver.instance, 2)))
+        await opens_lease(store, TaskPlace(at.shard, driver=Incarnation(at.driver.instance, 2)))
     if case == "gone":
         await opens_lease(store, at)
         keeper = Batch(
@@ -315,7 +315,7 @@ async def test_run_cannot_enter_a_set_that_is_not_its_drivers(
         await store.log.append(keeper)
         await store.leases.release(at.shard, at.driver)
         await store.leases.take_over(at.shard, at.driver.instance)
-    other = Place(at.shard, at.session, mint("task", at.shard), at.driver)
+    other = TaskPlace(at.shard, at.session, mint("task", at.shard), at.driver)
     batch = Batch(
         at.session,
         operation(),
@@ -450,7 +450,7 @@ async def test_time_guard_holds_through_its_own_millisecond_and_no_longer(store:
     pytest.fail("no append met the guard's own millisecond in 50 rounds")
 
 
-async def server_now(store: Store, at: Place) -> int:
+async def server_now(store: Store, at: TaskPlace) -> int:
     return (await store.due.claim(at.shard, 1, 1)).now_ms
 
 

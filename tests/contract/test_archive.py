@@ -30,7 +30,7 @@ from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
 from passerelle.store.archive.locator import place_row
 from passerelle.store.connection import pack
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event_of, make_place, mint, operation
+from tests.support.batches import EPOCH, TaskPlace, event_of, make_place, mint, operation
 from tests.support.engine import Server, ask
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ OWNER = Principal("ada").key
 class Story:
     """A session with a thread, a task and an approval; ``stamps`` are the latest versions."""
 
-    at: Place = field(default_factory=make_place)
+    at: TaskPlace = field(default_factory=make_place)
     stamps: dict[EntityRef, Stamp] = field(default_factory=dict["EntityRef", Stamp])
     refs: list[EntityRef] = field(default_factory=list[EntityRef])
     owner: str = OWNER

@@ -16,7 +16,7 @@ from passerelle.store.connection import pack
 from passerelle.store.info import parse_info
 from passerelle.store.store import Store, StoreSettings
 from passerelle.store.topology import slot_of
-from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, mint, operation
 from tests.support.engine import Server, ask, empty
 from tests.support.waiting import block_until, wait_until
 
@@ -30,7 +30,7 @@ def cluster(started_legs: dict[str, Server]) -> Server:
     return running
 
 
-def batch_of(at: Place) -> Batch:
+def batch_of(at: TaskPlace) -> Batch:
     return Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
 
 
@@ -90,7 +90,7 @@ async def test_moved_slot_is_followed_by_writes_reads_and_hints(
             assert f"redis://{store.nodes.node(at.shard).endpoint.name}" == target
             assert len(await store.log.read_page(at.stream, 0)) == 1
             await wait_until(lambda: losses, 10, "the moved subscription is announced")
-            follower = Place(at.shard, at.session, make_place(at.shard).task)
+            follower = TaskPlace(at.shard, at.session, make_place(at.shard).task)
             assert isinstance(await store.log.append(batch_of(follower)), Appended)
             await wait_until(
                 lambda: any(hint.startswith(b"e 2-2.") for hint in received), 10, "the next hint"

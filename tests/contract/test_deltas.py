@@ -9,14 +9,14 @@ from passerelle.core.facts import Scope
 from passerelle.core.payloads.run import ModelDelta
 from passerelle.core.ports.deltas import TextDelta
 from passerelle.store.store import Store
-from tests.support.batches import Place, event, make_place
+from tests.support.batches import TaskPlace, event, make_place
 from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-def delta(at: Place, text: str, start: int) -> EncodedEvent:
+def delta(at: TaskPlace, text: str, start: int) -> EncodedEvent:
     said = ModelDelta(text, f"{at.task}/answer", start)
     fact = Fact(Scope(at.session, task_id=at.task), said)
     return encode_event(Event("ev_delta", "2026-11-20T15:00:00.000Z", "rt_1", fact))

@@ -13,7 +13,7 @@ import pytest
 
 from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.source import read_settings
-from tests.support.tls import Authority
+from tests.support.tls import CertificateAuthority
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = "passerelle.service"
@@ -64,7 +64,7 @@ def test_the_unit_ends_the_gateway_alone_and_gives_it_time() -> None:
 
 @pytest.mark.parametrize("upgraded", [True, False])
 def test_nginx_accepts_the_file(tmp_path: Path, *, upgraded: bool) -> None:
-    made = Authority(tmp_path / "tls").issue("agents.example.org")
+    made = CertificateAuthority(tmp_path / "tls").issue("agents.example.org")
     text = (DEPLOY / "nginx" / "passerelle.conf").read_text("utf-8")
     text = text.replace("/etc/passerelle/fullchain.pem", str(made.cert))
     text = text.replace("/etc/passerelle/privkey.pem", str(made.key))

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +25,7 @@ from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_binary import EngineBinary, find_engine
 from passerelle.store.engine_process import EngineSettings, GuardMode
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event, make_place
+from tests.support.batches import EPOCH, TaskPlace, event, make_place
 from tests.support.engine import ask, redis_on_path
 from tests.support.waiting import block_until, wait_until
 
@@ -48,14 +49,14 @@ async def open_store(engine: EmbeddedEngine, tmp_path: Path) -> Store:
     return await Store.open(StoreSettings(engine.url, tmp_path / "blobs"))
 
 
-def batch_of(at: Place, number: int) -> Batch:
+def batch_of(at: TaskPlace, number: int) -> Batch:
     """One event without an entity."""
     fact = event(f"ev_{number}")
     row = IdempotencyRow(fact.event_id, "d", b"", 600_000)
     return Batch(at.session, fact.event_id, 0, EPOCH, events=(fact,), idem=row)
 
 
-async def write(store: Store, at: Place, number: int) -> bool:
+async def write(store: Store, at: TaskPlace, number: int) -> bool:
     """Appends an event; returns whether it was acknowledged."""
     try:
         return isinstance(await store.log.append(batch_of(at, number)), Appended | Again)
@@ -271,6 +272,24 @@ async def test_engine_that_keeps_failing_is_given_up_with_its_log(engine: Embedd
     failure = await asyncio.wait_for(engine.failed, 10)
     assert "5 times" in failure.message
     assert "Ready to accept connections" in failure.message
+
+
+async def test_restart_with_no_thread_left_is_tried_again(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, list[threading.Thread]()
+
+    def refuse_once(thread: threading.Thread) -> None:
+        # As under a limit of processes (RLIMIT_NPROC, pids.max): the fork has succeeded, and no thread is left.
+        if thread.name == "engine-exit" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    await crash(engine)
+    assert refused
+    assert not engine.failed.done()
 
 
 async def test_engine_that_exits_at_start_is_an_error_with_its_log(

@@ -20,7 +20,7 @@ from passerelle.store import keys
 from passerelle.store.hints import RedisHints
 from passerelle.store.nodes import Node
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 from tests.support.engine import Server, ask
 from tests.support.failover import run_pair
 from tests.support.waiting import wait_until
@@ -56,7 +56,7 @@ def listen(server: Server, channel: str) -> Generator[Callable[[], object]]:
         yield receive
 
 
-def batch_of(at: Place, *events: EncodedEvent, expected: Stamp | None = None) -> Batch:
+def batch_of(at: TaskPlace, *events: EncodedEvent, expected: Stamp | None = None) -> Batch:
     write: EntityWrite = at.write(expected) if expected else at.write()
     return Batch(at.session, operation(), 0, EPOCH, entities=(write,), events=events)
 

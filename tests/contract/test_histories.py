@@ -24,7 +24,7 @@ from passerelle.core.batch import (
 )
 from passerelle.store.retention import Archived, NotTrimmed, Trimmed
 from passerelle.store.store import Store
-from tests.support.batches import EPOCH, Place, event_of, make_place, mint, operation
+from tests.support.batches import EPOCH, TaskPlace, event_of, make_place, mint, operation
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ steps = st.one_of(
 class Model:
     """The expected state: all event ids, ends of appends, the last trim line, each task's state."""
 
-    at: Place
+    at: TaskPlace
     tasks: list[EntityRef]
     events: list[str] = field(default_factory=list[str])
     ends: list[int] = field(default_factory=list[int])

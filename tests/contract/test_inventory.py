@@ -13,7 +13,7 @@ from passerelle.store.connection import RespValue, pack
 from passerelle.store.failures import Redirected
 from passerelle.store.inventory import DAY_MS, OTHER, Inventory, KeyUsage, SessionAge
 from passerelle.store.store import Store
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 from tests.support.engine import Server, ask
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ SPREAD = (Shard(0), Shard(17), Shard(17), Shard(42), Shard(63))
 
 async def put_session(
     store: Store, shard: Shard, *, is_open: bool, at_ms: int, large: int = 0
-) -> Place:
+) -> TaskPlace:
     at = make_place(shard)
     batch = Batch(
         at.session,

@@ -15,7 +15,7 @@ from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseRequest, 
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
 
@@ -40,7 +40,7 @@ async def take(
     return await store.leases.extend(request, lease_ms)
 
 
-async def start_run(store: Store, at: Place) -> Stamp:
+async def start_run(store: Store, at: TaskPlace) -> Stamp:
     """Creates a task that the place's driver drives."""
     batch = Batch(
         at.session,
@@ -55,7 +55,7 @@ async def start_run(store: Store, at: Place) -> Stamp:
     return Stamp(1, batch.op)
 
 
-async def expire(store: Store, at: Place) -> TakenOver:
+async def expire(store: Store, at: TaskPlace) -> TakenOver:
     async def ended() -> TakenOver | None:
         found = await store.leases.take_over(at.shard, at.driver.instance)
         return None if isinstance(found, Alive) else found
@@ -218,7 +218,7 @@ async def test_lease_lost_in_one_shard_leaves_the_others_alone(store: Store) -> 
     driver = Incarnation("in_wide", 1)
     lost, kept = make_place(), make_place()
     assert lost.shard != kept.shard
-    at = Place(lost.shard, lost.session, lost.task, driver)
+    at = TaskPlace(lost.shard, lost.session, lost.task, driver)
     await take(store, lost.shard, driver, lease_ms=SHORT_MS)
     await take(store, kept.shard, driver)
     await expire(store, at)

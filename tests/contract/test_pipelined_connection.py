@@ -16,7 +16,7 @@ from passerelle.store import pipelined_connection as module
 from passerelle.store.connection import RespValue, pack, read_url
 from passerelle.store.pipelined_connection import PipelinedConnection
 from tests.support.engine import Server
-from tests.support.tls import Authority
+from tests.support.tls import CertificateAuthority
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -135,7 +135,7 @@ async def test_idle_connection_is_checked_before_a_write(tmp_path: Path) -> None
 
 
 async def test_tls_connection_is_reopened_after_an_end(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "tls")
+    authority = CertificateAuthority(tmp_path / "tls")
     own = authority.issue("localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(own.cert, own.key)

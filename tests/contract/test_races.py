@@ -14,7 +14,7 @@ from passerelle.core.ports.log import Entry
 from passerelle.store import batcher
 from passerelle.store.batcher import QUEUE_LIMIT
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 from tests.support.engine import Server
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
@@ -125,7 +125,7 @@ async def test_unencodable_argument_fails_its_own_caller_only(store: Store) -> N
     bad = make_place(good[0].shard)
     broken = EncodedEvent("ev_\ud800", "task.progress", b'"x":1}')
 
-    async def write(at: Place, fact: EncodedEvent) -> object:
+    async def write(at: TaskPlace, fact: EncodedEvent) -> object:
         return await store.log.append(
             Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(fact,))
         )
@@ -141,7 +141,7 @@ async def test_unencodable_argument_fails_its_own_caller_only(store: Store) -> N
     assert all(isinstance(result, Appended) and result.last == 1 for result in results)
 
 
-async def read_all(store: Store, at: Place) -> list[Entry]:
+async def read_all(store: Store, at: TaskPlace) -> list[Entry]:
     entries: list[Entry] = []
     while page := await store.log.read_page(at.stream, len(entries)):
         entries += page
@@ -194,5 +194,5 @@ async def test_cancelled_callers_keep_no_place_in_the_queue(
         assert isinstance(await store.log.append(first_of(make_place(at.shard))), Appended)
 
 
-def first_of(at: Place) -> Batch:
+def first_of(at: TaskPlace) -> Batch:
     return Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))

@@ -13,7 +13,7 @@ from passerelle.core.ports.leases import Lease, LeaseLost, LeaseRequest, TakenOv
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
-from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, mint, operation
 from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
 
@@ -27,7 +27,7 @@ RESTS_MS = 200
 
 async def rest(
     store: Store,
-    at: Place,
+    at: TaskPlace,
     *,
     opens: bool = False,
     may_rest: bool = True,
@@ -42,7 +42,7 @@ async def rest(
     return lease
 
 
-async def read_row(store: Store, at: Place) -> int:
+async def read_row(store: Store, at: TaskPlace) -> int:
     """When the set's row is due, in ms from now; 0 if it has none."""
     row = f"own:{at.driver.instance}"
     score, time = await store.nodes.read(
@@ -52,7 +52,7 @@ async def read_row(store: Store, at: Place) -> int:
     return int(float(cast("bytes", score))) - seconds * 1000 - micros // 1000 if score else 0
 
 
-async def move_run(store: Store, at: Place, *, enters: bool) -> None:
+async def move_run(store: Store, at: TaskPlace, *, enters: bool) -> None:
     batch = Batch(
         at.session,
         operation(),
@@ -65,17 +65,17 @@ async def move_run(store: Store, at: Place, *, enters: bool) -> None:
     assert isinstance(await store.log.append(batch), Appended)
 
 
-async def enter_run(store: Store, at: Place) -> None:
+async def enter_run(store: Store, at: TaskPlace) -> None:
     await move_run(store, at, enters=True)
 
 
-async def open_link(store: Store, at: Place) -> None:
+async def open_link(store: Store, at: TaskPlace) -> None:
     await store.channels.record_hello(
         mint("pr", at.shard), mint("ch", at.shard), b"device", at.driver
     )
 
 
-async def keep_link(store: Store, at: Place) -> None:
+async def keep_link(store: Store, at: TaskPlace) -> None:
     channel = mint("ch", at.shard)
     greeted = await store.channels.record_hello(mint("pr", at.shard), channel, b"device", None)
     await store.channels.keep(channel, greeted.generation, at.driver)
@@ -84,7 +84,7 @@ async def keep_link(store: Store, at: Place) -> None:
 @pytest.mark.requirement("I9")
 @pytest.mark.parametrize("enter", [enter_run, open_link, keep_link])
 async def test_run_that_enters_a_resting_lease_is_taken_over_when_it_is_not_extended(
-    store: Store, enter: Callable[[Store, Place], Awaitable[None]]
+    store: Store, enter: Callable[[Store, TaskPlace], Awaitable[None]]
 ) -> None:
     at = make_place()
     await rest(store, at, opens=True, lease_ms=RESTS_MS)
@@ -106,7 +106,7 @@ async def test_resting_lease_writes_nothing_and_returns_its_stored_end(
     store: Store, server: Server
 ) -> None:
     places = [
-        Place(Shard(number), "", "", Incarnation("inst_0123456789", 1)) for number in range(64)
+        TaskPlace(Shard(number), "", "", Incarnation("inst_0123456789", 1)) for number in range(64)
     ]
     first = [await rest(store, at, opens=True) for at in places]
     before = count_written(server)

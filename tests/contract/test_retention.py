@@ -17,7 +17,7 @@ from passerelle.core.batch import (
 from passerelle.store.retention import Archived, NotTrimmed, PrefixHeld, Trimmed
 from passerelle.store.store import Store
 from passerelle.store.targets import Target
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ LONG_AGO_MS = 1
 
 async def begin(
     store: Store, count: int = 20, *, open_from: int | None = None, at_once: int = 1
-) -> Place:
+) -> TaskPlace:
     """Creates a session with ``count`` events, ``at_once`` of them in each append."""
     at, stamp = make_place(), ABSENT
     for first in range(1, count + 1, at_once):
@@ -48,7 +48,7 @@ async def begin(
     return at
 
 
-async def server_now(store: Store, at: Place) -> int:
+async def server_now(store: Store, at: TaskPlace) -> int:
     return (await store.due.claim(at.shard, 1, 1)).now_ms
 
 
@@ -145,7 +145,7 @@ async def test_tab_keeps_its_unacknowledged_events_for_an_hour_and_its_position_
     assert await store.acks.read_ack(at.stream, "laptop#2") == f"{EPOCH}.2.0badcafe"
 
 
-async def hook_on(store: Store, at: Place, name: str, outcome: Target) -> None:
+async def hook_on(store: Store, at: TaskPlace, name: str, outcome: Target) -> None:
     """A target whose delivery has the outcome ``outcome``."""
     (task,) = await store.log.load([at.task_ref])
     change = TargetChange(name, "*", whole=True)

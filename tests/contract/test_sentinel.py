@@ -15,7 +15,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.log import StreamRef
 from passerelle.store import nodes as store_nodes
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, mint, operation
 from tests.support.ports import find_free_port
 from tests.support.sentinel import SentinelGroup, ask_port, run_sentinel_group
 from tests.support.waiting import block_until, wait_until
@@ -32,7 +32,7 @@ def watched() -> Generator[SentinelGroup]:
         yield running
 
 
-def batch_of(at: Place) -> Batch:
+def batch_of(at: TaskPlace) -> Batch:
     return Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
 
 
@@ -101,7 +101,7 @@ async def test_switch_under_load_is_followed_and_loses_no_more_than_replicas_lac
 
         async def receive() -> list[bytes]:
             # A hint may be lost if it is published while the store subscribes again.
-            another = Place(followed.shard, followed.session, mint("task", followed.shard))
+            another = TaskPlace(followed.shard, followed.session, mint("task", followed.shard))
             await write(store, batch_of(another))
             return received
 

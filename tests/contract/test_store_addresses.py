@@ -15,7 +15,7 @@ from passerelle.store import nodes as store_nodes
 from passerelle.store.connection import Endpoint, pack
 from passerelle.store.store import Store, StoreSettings
 from passerelle.store.topology import Servers
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 from tests.support.engine import Server, ask, empty, end_process
 from tests.support.failover import run_pair
 from tests.support.ports import find_free_port
@@ -31,7 +31,7 @@ def cluster(started_legs: dict[str, Server]) -> Server:
     return running
 
 
-async def write(store: Store, at: Place) -> None:
+async def write(store: Store, at: TaskPlace) -> None:
     """Appends as callers do, who retry the same operation."""
     batch = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
     while True:

@@ -10,7 +10,7 @@ from passerelle.core.batch import Appended, Batch, TargetChange
 from passerelle.core.ports.due import DueRow
 from passerelle.store.store import Store
 from passerelle.store.targets import Settlement, StuckTarget, Target
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ NOWHERE = "00000000.0.00000000"
 
 
 async def append(
-    store: Store, at: Place, facade: str | None = None, *changes: TargetChange, events: int = 1
+    store: Store, at: TaskPlace, facade: str | None = None, *changes: TargetChange, events: int = 1
 ) -> Appended:
     """Appends further events, with changes of targets in the same append."""
     (task,) = await store.log.load([at.task_ref])
@@ -42,21 +42,21 @@ def cursor_of(written: Appended) -> str:
     return f"{EPOCH}.{written.last}.{written.chain}"
 
 
-async def claim(store: Store, at: Place) -> list[DueRow]:
+async def claim(store: Store, at: TaskPlace) -> list[DueRow]:
     return list((await store.due.claim(at.shard, 10, 60_000)).rows)
 
 
-async def is_pending(store: Store, at: Place) -> bool:
+async def is_pending(store: Store, at: TaskPlace) -> bool:
     return (await store.due.claim(at.shard, 1, 1)).next_ms is not None
 
 
-async def hook(store: Store, at: Place) -> Target:
+async def hook(store: Store, at: TaskPlace) -> Target:
     found = await store.targets.find(at.stream, "hook")
     assert found is not None
     return found
 
 
-async def hooked(store: Store, *, chosen: str = "*") -> tuple[Place, str]:
+async def hooked(store: Store, *, chosen: str = "*") -> tuple[TaskPlace, str]:
     """A session with one event and the target ``hook``; the cursor where it starts."""
     at = make_place()
     before = await append(store, at)
@@ -186,7 +186,7 @@ async def test_failed_delivery_waits_is_listed_and_succeeds_later(store: Store) 
     assert await store.targets.list_stuck(10) == []
 
 
-async def given_up(store: Store) -> tuple[Place, Target]:
+async def given_up(store: Store) -> tuple[TaskPlace, Target]:
     at, start = await hooked(store)
     await append(store, at)
     (row,) = await claim(store, at)
@@ -279,7 +279,7 @@ async def test_outcome_of_a_target_that_was_removed_meanwhile_drops_its_row(stor
     assert list(await store.targets.read(at.stream)) == ["other"]
 
 
-async def other(store: Store, at: Place) -> Target:
+async def other(store: Store, at: TaskPlace) -> Target:
     found = await store.targets.find(at.stream, "other")
     assert found is not None
     return found

@@ -15,7 +15,7 @@ from passerelle.core.batch import Again, Appended, Batch, IdempotencyRow, Stamp
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
 from tests.support.engine import Server, ask
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
 from tests.support.waiting import wait_until
@@ -37,12 +37,12 @@ async def proxied(proxy: FaultProxy, tmp_path: Path) -> AsyncGenerator[Store]:
         yield opened
 
 
-def batch_of(at: Place, expected: Stamp | None = None) -> Batch:
+def batch_of(at: TaskPlace, expected: Stamp | None = None) -> Batch:
     write = at.write(expected) if expected else at.write()
     return Batch(at.session, operation(), 0, EPOCH, entities=(write,), events=(event(),))
 
 
-async def count_events(store: Store, at: Place) -> int:
+async def count_events(store: Store, at: TaskPlace) -> int:
     return len(await store.log.read_page(at.stream, 0))
 
 

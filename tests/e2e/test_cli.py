@@ -289,7 +289,11 @@ def test_signing_key_is_private_and_never_replaced(tmp_path: Path) -> None:
     refused = run(tmp_path, "check", "c.yaml")
     assert (refused.returncode, "others can read it" in refused.stdout) == (2, True)
     again = run(tmp_path, "signing-key", "cards.pem")
-    assert again.returncode == 2
+    said = "passerelle: error: cards.pem: exists already; a key is never replaced\n"
+    assert (again.returncode, again.stderr) == (2, said)
+    nowhere = run(tmp_path, "signing-key", "keys/cards.pem")
+    said = "passerelle: error: keys/cards.pem: cannot be written: No such file or directory\n"
+    assert (nowhere.returncode, nowhere.stderr) == (2, said)
     assert (tmp_path / "cards.pem").read_bytes() == made
 
 

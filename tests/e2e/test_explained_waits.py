@@ -7,7 +7,7 @@ import pytest
 from passerelle.demo.processes import GatewayProcess
 from tests.support.command import run_command
 from tests.support.processes import Caller
-from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
+from tests.support.scripted_peer import ScriptedPeer, ScriptedResponse
 from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ async def explain(gateway: GatewayProcess, task_id: str, about: str) -> str:
 
 
 async def test_busy_agent(gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer) -> None:
-    peer.answer_next(HttpAnswer(429, headers={"Retry-After": "600"}))
+    peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "600"}))
     task = await caller.send("hello")
     assert task["status"]["state"] == "TASK_STATE_WORKING"
     said = await explain(gateway, task["id"], "waiting")

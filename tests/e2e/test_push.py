@@ -110,7 +110,7 @@ async def test_dead_letter_is_listed_and_retried_by_the_command(tmp_path: Path) 
         (listed,) = json.loads(await ask(gateway, "list", "--json"))["deliveries"]
         assert listed["configId"] == "mine"
         retried = await ask(gateway, "retry", listed["delivery"])
-        assert retried.endswith("deliveries: 1 tried again\n")
+        assert retried.endswith("deliveries: 1 retried\n")
         await receiver.until("/hook", 1)
 
         async def is_clear() -> bool:

@@ -30,14 +30,16 @@ from passerelle.protocol.frames import SUBPROTOCOL
 from tests.support.ports import find_free_port
 from tests.support.processes import AGENT
 from tests.support.scripted_peer import ScriptedPeer
-from tests.support.tls import Authority, weaken
+from tests.support.tls import CertificateAuthority, weaken
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 HOST: Final = "localhost"
 
 
-def write_config(folder: Path, peer: ScriptedPeer, authority: Authority, grpc_port: int) -> Path:
+def write_config(
+    folder: Path, peer: ScriptedPeer, authority: CertificateAuthority, grpc_port: int
+) -> Path:
     own = authority.issue(HOST)
     config = folder / "passerelle.yaml"
     settings = {
@@ -73,7 +75,7 @@ async def ask_grpc(channel: grpc.aio.Channel) -> str:
 async def test_every_port_uses_tls_only_and_serves_the_renewed_certificate(
     tmp_path: Path,
 ) -> None:
-    authority = Authority(tmp_path / "ca")
+    authority = CertificateAuthority(tmp_path / "ca")
     async with ScriptedPeer(AGENT) as peer:
         grpc_port = find_free_port()
         config = write_config(tmp_path, peer, authority, grpc_port)
@@ -94,7 +96,7 @@ async def test_every_port_uses_tls_only_and_serves_the_renewed_certificate(
             await child.stop()
 
 
-async def check_http(port: int, authority: Authority) -> None:
+async def check_http(port: int, authority: CertificateAuthority) -> None:
     card = f"/agents/{AGENT}/.well-known/agent-card.json"
     base = f"https://{HOST}:{port}"
     async with httpx.AsyncClient(base_url=base, verify=authority.trust()) as http:
@@ -108,7 +110,7 @@ async def check_http(port: int, authority: Authority) -> None:
             await http.get(f"http://{HOST}:{port}{card}")
 
 
-async def check_grpc(port: int, authority: Authority) -> None:
+async def check_grpc(port: int, authority: CertificateAuthority) -> None:
     trusting = grpc.ssl_channel_credentials(authority.root.read_bytes())
     async with grpc.aio.secure_channel(f"{HOST}:{port}", trusting) as channel:
         assert await ask_grpc(channel) == "TASK_STATE_COMPLETED"
@@ -118,7 +120,7 @@ async def check_grpc(port: int, authority: Authority) -> None:
     assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def check_channels(url: str, authority: Authority) -> None:
+async def check_channels(url: str, authority: CertificateAuthority) -> None:
     assert url.startswith("wss://")
     url = url.replace("127.0.0.1", HOST)
     asked = partial(connect, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None)
@@ -157,7 +159,7 @@ def check_command_line(config: Path, port: int) -> None:
     assert "there is no task 'task_none'" in watched.stderr
 
 
-def check_versions(ports: tuple[int, ...], authority: Authority) -> None:
+def check_versions(ports: tuple[int, ...], authority: CertificateAuthority) -> None:
     """No port accepts TLS versions before 1.2 (A2A 1.0 section 7.1)."""
     outdated = weaken(authority.trust())
     for port in ports:
@@ -168,7 +170,9 @@ def check_versions(ports: tuple[int, ...], authority: Authority) -> None:
             outdated.wrap_socket(plain, server_hostname=HOST)
 
 
-async def check_renewal(child: Child, authority: Authority, ports: tuple[int, ...]) -> None:
+async def check_renewal(
+    child: Child, authority: CertificateAuthority, ports: tuple[int, ...]
+) -> None:
     first = {ssl.get_server_certificate((HOST, port)) for port in ports}
     assert len(first) == 1
     renewed = authority.issue(HOST).cert.read_text()

@@ -18,7 +18,7 @@ from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.common.secret import Secret
 from tests.support.ports import find_free_port
-from tests.support.tls import Authority
+from tests.support.tls import CertificateAuthority
 
 pytestmark = pytest.mark.anyio
 
@@ -177,7 +177,7 @@ async def test_response_timeout_is_late_and_a_cut_response_is_not() -> None:
         ("http://127.0.0.1:port", "port"),
         ("http://[::1", "IPv6"),
         ("http://127.0.0.1:99999", "0-65535"),
-        ("http://nowhere.invalid", "Errno"),
+        ("http://nowhere.invalid", "^[^\\[]*not known"),
         ("http://.example:80", "is not a valid name"),
         (f"http://{'a' * 70}.example", "is not a valid name"),
         ("http://ann:secret@127.0.0.1:1", "must not have a user"),
@@ -191,7 +191,7 @@ async def test_invalid_address_is_refused_with_its_reason(url: str, reason: str)
 
 
 async def test_refused_connection_has_the_error_of_the_system() -> None:
-    with pytest.raises(NoAnswer, match="Connection refused"):
+    with pytest.raises(NoAnswer, match=r"^Connection refused$"):
         await get(f"http://127.0.0.1:{find_free_port()}")
 
 
@@ -234,7 +234,7 @@ async def test_invalid_address_is_refused_before_a_request(url: str) -> None:
 
 
 async def test_certificate_is_verified(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     async with answering(ANSWER, authority.serve("localhost")) as (url, _):
         with pytest.raises(NoAnswer, match="CERTIFICATE_VERIFY_FAILED"):
             await get(url)

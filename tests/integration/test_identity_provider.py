@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import IssuerUnavailable
@@ -16,6 +17,7 @@ from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.secret import Secret
 from tests.support.harness import MovableClock
 from tests.support.identity import issuer, publish, rsa_key, run_provider, sign
+from tests.support.ports import find_free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +70,15 @@ async def test_document_of_an_issuer_cannot_lead_to_an_internal_address() -> Non
             with pytest.raises(IssuerUnavailable):
                 await identify(access, sign(rsa_key("a"), "a", iss=url))
         assert inside.asked == []
+
+
+async def test_issuer_that_is_down_is_unavailable_for_a_reason() -> None:
+    url = f"http://127.0.0.1:{find_free_port()}/keys"
+    async with open_access(MovableClock(), issuer(jwks_url=url)) as access:
+        with pytest.raises(IssuerUnavailable), capture_logs() as logged:
+            await identify(access, sign(rsa_key("a"), "a"))
+    reasons = [line["reason"] for line in logged if line["event"] == "jwks.failed"]
+    assert reasons == [f"{url} cannot be read: the connection was refused"]
 
 
 async def test_failing_issuer_is_unavailable_and_not_an_error_of_the_caller() -> None:

@@ -243,7 +243,7 @@ async def test_rotation_requires_the_previous_key_unless_it_is_lost(site: Site) 
     made, _ = await run_rotation(site.describe("two", OTHER_KEY), key_lost=True)
     assert knows(await site.start("two", OTHER_KEY), made.get_secret_value())
     await wait_until(
-        lambda: "owner_token.unsound" in site.events(), WITHIN_S, "the first instance logs it"
+        lambda: "owner_token.invalid" in site.events(), WITHIN_S, "the first instance logs it"
     )
     assert knows(one, site.read_file("one"))
 

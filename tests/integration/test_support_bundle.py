@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from passerelle.cli.support_bundle import hide, make_bundle
-from passerelle.core.errors import ConfigInvalid
+from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.layers import Sources
 from passerelle.runtime.common.clock import SystemClock
@@ -122,7 +122,7 @@ def test_bundle_is_private_and_never_overwritten(sources: Sources, tmp_path: Pat
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     with tarfile.open(target) as packed:
         assert packed.getnames() == [f"passerelle-support/{name}" for name in bundle.members]
-    with pytest.raises(ConfigInvalid, match="File exists"):
+    with pytest.raises(InvalidInput, match="File exists"):
         bundle.write(target)
 
 

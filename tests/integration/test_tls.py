@@ -23,13 +23,13 @@ from passerelle.gateway.server_tls import ServerTls, trust_own_certificate
 from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.section import TlsSettings
 from passerelle.runtime.common.clock import SystemClock
-from tests.support.tls import Authority, weaken
+from tests.support.tls import CertificateAuthority, weaken
 
 pytestmark = pytest.mark.anyio
 HOST: Final = "localhost"
 
 
-def certify(authority: Authority, host: str = HOST) -> TlsSettings:
+def certify(authority: CertificateAuthority, host: str = HOST) -> TlsSettings:
     own = authority.issue(host)
     return TlsSettings(cert=own.cert, key=own.key)
 
@@ -62,7 +62,7 @@ async def do_handshake(port: int, context: ssl.SSLContext) -> tuple[str, str]:
 
 @pytest.mark.kit("AUTH-TLS-002")
 async def test_tls_1_3_is_used_and_versions_before_1_2_are_refused(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     async with serving(ServerTls(certify(authority))) as listener:
         assert (await do_handshake(listener.port, authority.trust()))[0] == "TLSv1.3"
         older = authority.trust()
@@ -75,7 +75,7 @@ async def test_tls_1_3_is_used_and_versions_before_1_2_are_refused(tmp_path: Pat
 
 @pytest.mark.kit("AUTH-TLS-001")
 async def test_plain_text_is_refused_with_tls(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     async with serving(ServerTls(certify(authority))) as listener:
         async with httpx.AsyncClient(verify=authority.trust()) as http:
             assert (await http.get(f"https://{HOST}:{listener.port}/")).text == "https"
@@ -88,7 +88,7 @@ async def test_plain_text_is_refused_with_tls(tmp_path: Path) -> None:
 async def test_renewed_certificate_is_served_and_an_invalid_one_refused(
     tmp_path: Path,
 ) -> None:
-    before, after = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    before, after = CertificateAuthority(tmp_path / "old"), CertificateAuthority(tmp_path / "new")
     tls = ServerTls(certify(before))
     async with serving(tls) as listener:
         assert not tls.renew()
@@ -108,7 +108,7 @@ async def test_renewed_certificate_is_served_and_an_invalid_one_refused(
 
 
 async def test_commands_trust_only_the_certificate_of_their_configuration(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     ours, other = certify(authority, "gateway.example"), certify(authority, "other.example")
     async with serving(ServerTls(ours)) as listener:
         await do_handshake(listener.port, trust_own_certificate(ours.cert))

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.wire.json import Json, JsonObject
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 
 SUBJECT: Final[JsonObject] = {
     "type": "tool_call",
@@ -20,7 +20,7 @@ def ask_leave(
     subject: JsonObject = SUBJECT,
     state: str = "INPUT_REQUIRED",
     **more: Json,
-) -> Script:
+) -> TurnScript:
     """A script that requests approval in the gateway's own form."""
 
     async def ask(turn: Turn) -> None:

@@ -54,7 +54,7 @@ def event_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TaskPlace:
     """One session with one task and one driver, in one shard."""
 
     shard: Shard = field(default_factory=lambda: Shard(next(_numbers) % 64))
@@ -80,10 +80,10 @@ class Place:
         return EntityWrite(self.task_ref, expected, snapshot, fields or {})
 
 
-def make_place(shard: Shard | None = None) -> Place:
+def make_place(shard: Shard | None = None) -> TaskPlace:
     """A new session with a task and a driver, for one test."""
     home = shard or Shard(next(_numbers) % 64)
-    return Place(home, mint("se", home), mint("task", home))
+    return TaskPlace(home, mint("se", home), mint("task", home))
 
 
 def operation() -> str:

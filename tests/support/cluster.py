@@ -40,7 +40,7 @@ _MOVED_WITHIN_S: Final = 300
 
 
 @dataclass(slots=True)
-class Cluster:
+class ServerCluster:
     """``primaries[n]`` has ``replicas[n]``; a failover changes which of the two serves."""
 
     primaries: Server
@@ -101,7 +101,7 @@ class Cluster:
 
 
 @contextmanager
-def run_replicated_cluster(binary: EngineBinary, size: int = 3) -> Generator[Cluster]:
+def run_replicated_cluster(binary: EngineBinary, size: int = 3) -> Generator[ServerCluster]:
     """Primaries with all slots, each with a replica in sync."""
     with ExitStack() as stack:
         primaries = stack.enter_context(run_cluster(binary, size))
@@ -134,7 +134,7 @@ def run_replicated_cluster(binary: EngineBinary, size: int = 3) -> Generator[Clu
             block_until(partial(_follows, replica, primary_id), 30, f"{replica} is a replica")
         for replica in replicas.nodes:
             block_until(partial(_is_linked, replica), 30, f"{replica} is linked")
-        yield Cluster(primaries, replicas)
+        yield ServerCluster(primaries, replicas)
 
 
 def _follows(url: str, primary_id: str) -> bool:

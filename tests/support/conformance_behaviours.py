@@ -21,7 +21,7 @@ from a2a.utils.errors import ContentTypeNotSupportedError
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
-from tests.support.conformance_wire import Fault
+from tests.support.conformance_wire import WireFault
 
 BIG_ARTIFACT_CHARS: Final = 1_000_000
 SLOW_S: Final = 0.3
@@ -89,7 +89,7 @@ class Turn:
         )
 
 
-Behaviour: TypeAlias = Callable[[Turn], Awaitable[None]]
+AgentBehaviour: TypeAlias = Callable[[Turn], Awaitable[None]]
 
 TEXT_FILE: Final = Part(
     raw=b"Generated file content", filename="output.txt", media_type="text/plain"
@@ -155,7 +155,7 @@ async def stream_chunks(turn: Turn) -> None:
     await turn.complete()
 
 
-def give(part: Part) -> Behaviour:
+def give(part: Part) -> AgentBehaviour:
     """One artifact, then COMPLETED."""
 
     async def run(turn: Turn) -> None:
@@ -166,7 +166,7 @@ def give(part: Part) -> Behaviour:
     return run
 
 
-def stream(part: Part) -> Behaviour:
+def stream(part: Part) -> AgentBehaviour:
     """WORKING, one artifact, COMPLETED."""
 
     async def run(turn: Turn) -> None:
@@ -219,7 +219,7 @@ async def forget(turn: Turn) -> None:
     await turn.updater.start_work()
     await turn.gate.acquire()
     await turn.tasks.delete(turn.updater.task_id, turn.context.call_context)
-    await turn.say(Fault.DROP)
+    await turn.say(WireFault.DROP)
 
 
 async def message_after_task(turn: Turn) -> None:
@@ -257,7 +257,7 @@ async def want_consent(turn: Turn) -> None:
     await turn.status(TaskState.TASK_STATE_AUTH_REQUIRED, "Do you agree?")
 
 
-def inject_fault(fault: Fault) -> Behaviour:
+def inject_fault(fault: WireFault) -> AgentBehaviour:
     """WORKING, a fault on the wire, an artifact, COMPLETED."""
 
     async def run(turn: Turn) -> None:
@@ -270,7 +270,7 @@ def inject_fault(fault: Fault) -> Behaviour:
     return run
 
 
-BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
+BEHAVIOURS: Final[Mapping[str, AgentBehaviour]] = {
     "tck-complete-task": complete,
     "tck-input-required": ask,
     "tck-artifact-text": give(Part(text="Generated text content")),
@@ -297,17 +297,17 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
     "psl-auth": sign_in,
     "psl-consent": want_consent,
     "psl-big-artifact": give(Part(text="x" * BIG_ARTIFACT_CHARS)),
-    "psl-big-integer": give(make_data({"count": Fault.BIG_INTEGER})),
-    "psl-later-field": inject_fault(Fault.LATER_FIELD),
-    "psl-drop": inject_fault(Fault.DROP),
-    "psl-twice": inject_fault(Fault.TWICE),
-    "psl-malformed": inject_fault(Fault.MALFORMED),
-    "psl-unknown-state": inject_fault(Fault.UNKNOWN_STATE),
-    "psl-message-after-task": inject_fault(Fault.BARE_MESSAGE),
+    "psl-big-integer": give(make_data({"count": WireFault.BIG_INTEGER})),
+    "psl-later-field": inject_fault(WireFault.LATER_FIELD),
+    "psl-drop": inject_fault(WireFault.DROP),
+    "psl-twice": inject_fault(WireFault.TWICE),
+    "psl-malformed": inject_fault(WireFault.MALFORMED),
+    "psl-unknown-state": inject_fault(WireFault.UNKNOWN_STATE),
+    "psl-message-after-task": inject_fault(WireFault.BARE_MESSAGE),
 }
 
 
-def find_behaviour(message_id: str) -> Behaviour:
+def find_behaviour(message_id: str) -> AgentBehaviour:
     """The behaviour of the longest matching prefix; ``complete`` if none matches."""
     fitting = [prefix for prefix in BEHAVIOURS if message_id.startswith(prefix)]
     return BEHAVIOURS[max(fitting, key=len)] if fitting else complete

@@ -18,7 +18,7 @@ BIG_INTEGER: Final = 9_007_199_254_740_993
 """2**53 + 1: a reader that parses numbers as floats loses it."""
 
 
-class Fault(StrEnum):
+class WireFault(StrEnum):
     """A fault, with its marker word."""
 
     BIG_INTEGER = "psl:big-integer"
@@ -44,18 +44,18 @@ def inject(piece: bytes) -> Iterator[bytes]:
     Raises:
         ConnectionCut: the connection ends here.
     """
-    piece = piece.replace(f'"{Fault.BIG_INTEGER}"'.encode(), str(BIG_INTEGER).encode())
+    piece = piece.replace(f'"{WireFault.BIG_INTEGER}"'.encode(), str(BIG_INTEGER).encode())
     piece = _LATER.sub(b'{"newInSomeLaterVersion":true,"text":', piece)
     match _find(piece) if _UPDATE in piece else None:
-        case Fault.DROP:
+        case WireFault.DROP:
             raise ConnectionCut
-        case Fault.TWICE:
+        case WireFault.TWICE:
             yield piece + piece
-        case Fault.MALFORMED:
+        case WireFault.MALFORMED:
             yield b"data: {this is not JSON\n\n"
-        case Fault.UNKNOWN_STATE:
+        case WireFault.UNKNOWN_STATE:
             yield piece.replace(b"TASK_STATE_WORKING", b"TASK_STATE_DREAMING")
-        case Fault.BARE_MESSAGE:
+        case WireFault.BARE_MESSAGE:
             yield _make_bare_message(piece)
         case _:
             yield piece
@@ -69,8 +69,8 @@ def _make_bare_message(piece: bytes) -> bytes:
     return b"data: " + orjson.dumps(event) + b"\n\n"
 
 
-def _find(piece: bytes) -> Fault | None:
-    return next((fault for fault in Fault if f'"{fault}"'.encode() in piece), None)
+def _find(piece: bytes) -> WireFault | None:
+    return next((fault for fault in WireFault if f'"{fault}"'.encode() in piece), None)
 
 
 def put_faults_on_the_wire(app: ASGIApp) -> ASGIApp:

@@ -46,7 +46,7 @@ class Numbers:
     lagging: int
 
 
-class Follower:
+class SessionFollower:
     """One device that follows a session from its first event."""
 
     def __init__(self, url: str, token: str, name: str) -> None:
@@ -141,12 +141,12 @@ async def play_drain(folder: Path, numbers: Numbers, port: int | None = None) ->
         open_pair(folder, devices, port) as (first, second, redis),
         fault_proxy(f"127.0.0.1:{port or first.port}") as address,
     ):
-        drain = Drain(first, second, redis, address)
+        drain = DrainRig(first, second, redis, address)
         await drain.play(numbers, port or first.port)
 
 
 @dataclass
-class Drain:
+class DrainRig:
     """The two instances, their store, and the address that devices use."""
 
     first: GatewayProcess
@@ -200,10 +200,10 @@ class Drain:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def make_follower(self, number: int) -> Follower:
+    def make_follower(self, number: int) -> SessionFollower:
         """A device that knows the address, but not the instance behind it."""
         url = f"ws://127.0.0.1:{self.address.port}/v1/channel"
-        return Follower(url, self.first.token, f"dev{number}")
+        return SessionFollower(url, self.first.token, f"dev{number}")
 
     def read_end(self) -> int:
         """The sequence of the last stored event."""
@@ -211,7 +211,7 @@ class Drain:
         assert isinstance(stored, bytes)
         return int(stored)
 
-    def are_whole(self, followers: list[Follower]) -> bool:
+    def are_whole(self, followers: list[SessionFollower]) -> bool:
         """Whether all followers have received every stored event."""
         end = self.read_end()
         return all(one.sequences and one.sequences[-1] == end for one in followers)

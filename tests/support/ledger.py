@@ -42,7 +42,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LedgerRow:
     """One requirement; ``missing`` states in product terms what keeps it from being closed."""
 
     id: str
@@ -61,7 +61,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LedgerReport:
     """``states`` contains every row; ``faults`` are sentences, empty when the ledger is consistent."""
 
     states: Mapping[str, State]
@@ -76,14 +76,14 @@ class Verdict:
         return f"ledger: {closed} closed, {begun} begun, {still_open} open"
 
 
-def load(path: Path = LEDGER) -> tuple[Row, ...]:
+def load(path: Path = LEDGER) -> tuple[LedgerRow, ...]:
     """Reads the rows in file order.
 
     Raises:
         LedgerFault: a row lacks a field, has an unknown or an empty one, or repeats an id.
     """
     document = tomllib.loads(path.read_text(encoding="utf-8"))
-    rows: dict[str, Row] = {}
+    rows: dict[str, LedgerRow] = {}
     for entry in cast("list[dict[str, object]]", document.pop("row", [])):
         row = _parse(entry)
         if row.id in rows:
@@ -94,7 +94,7 @@ def load(path: Path = LEDGER) -> tuple[Row, ...]:
     return tuple(rows.values())
 
 
-def _parse(entry: Mapping[str, object]) -> Row:
+def _parse(entry: Mapping[str, object]) -> LedgerRow:
     name = entry.get("id", "a row without id")
     if wrong := (_REQUIRED - entry.keys()) | (entry.keys() - _ALLOWED):
         raise LedgerFault(f"{name}: lacks or does not know {', '.join(sorted(wrong))}")
@@ -103,7 +103,7 @@ def _parse(entry: Mapping[str, object]) -> Row:
     }
     if len(fields) != len(entry):
         raise LedgerFault(f"{name}: every field is a text that says something")
-    return Row(fields["id"], fields["source"], fields["sentence"], fields.get("missing"))
+    return LedgerRow(fields["id"], fields["source"], fields["sentence"], fields.get("missing"))
 
 
 def collect(tests: Path = TESTS) -> tuple[Mark, ...]:
@@ -200,7 +200,7 @@ def _is_mark(function: ast.expr) -> bool:
             return False
 
 
-def judge(rows: tuple[Row, ...], marks: tuple[Mark, ...]) -> Verdict:
+def judge(rows: tuple[LedgerRow, ...], marks: tuple[Mark, ...]) -> LedgerReport:
     """Compares rows with marks in both directions."""
     known = {row.id for row in rows}
     tested = {mark.id for mark in marks}
@@ -217,10 +217,10 @@ def judge(rows: tuple[Row, ...], marks: tuple[Mark, ...]) -> Verdict:
             case _:
                 faults.append(f"{row.id}: neither a test nor a reason why it is missing")
     faults += (fault for row in rows if (fault := _find_unread(row, marks)))
-    return Verdict(states, tuple(faults))
+    return LedgerReport(states, tuple(faults))
 
 
-def _find_unread(row: Row, marks: tuple[Mark, ...]) -> str | None:
+def _find_unread(row: LedgerRow, marks: tuple[Mark, ...]) -> str | None:
     """Why the tests of a row about an event class are not about it: none names one of its classes."""
     found = re.match(r"`[a-z_.]+`(?: / `[a-z_.]+`)*(?= —|\.$)", row.sentence)
     types = [one.strip("`") for one in found[0].split(" / ")] if found else []

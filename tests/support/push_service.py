@@ -66,7 +66,7 @@ class Browser:
         return padded[:-1]
 
 
-class Handler(BaseHTTPRequestHandler):
+class PushHandler(BaseHTTPRequestHandler):
     """``POST /push/<name>`` receives a message; ``GET /seen`` lists all; ``POST /gone`` ends the subscription."""
 
     browser: Browser
@@ -115,14 +115,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    Handler.browser, Handler.seen = Browser(), []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    PushHandler.browser, PushHandler.seen = Browser(), []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PushHandler)
     origin = f"http://127.0.0.1:{server.server_port}"
     made = {
         "origin": origin,
         "endpoint": f"{origin}/push/1",
-        "p256dh": encode(Handler.browser.public),
-        "auth": encode(Handler.browser.auth),
+        "p256dh": encode(PushHandler.browser.public),
+        "auth": encode(PushHandler.browser.auth),
     }
     sys.stdout.write(json.dumps(made) + "\n")
     sys.stdout.flush()

@@ -11,10 +11,10 @@ from passerelle.core.wire.json import Json, JsonObject
 from tests.support.scripted_tasks import (
     Drop,
     End,
-    Fault,
-    Frame,
-    Item,
     Raw,
+    ScriptedFault,
+    ScriptedFrame,
+    ScriptedItem,
     Transcript,
     Turn,
     ends,
@@ -31,14 +31,14 @@ async def answer_unary(
         item = await turn.transcript.read(position)
         position += 1
         match item:
-            case Frame(result={"message": _} as result):
+            case ScriptedFrame(result={"message": _} as result):
                 return send_result(call_id, result)
-            case Frame(result=result):
+            case ScriptedFrame(result=result):
                 if turn.task is not None and (at_once or rests(result)):
                     return send_result(call_id, {"task": deepcopy(turn.task.record)})
             case Raw(content):
                 return web.Response(body=content, content_type="application/json")
-            case Fault(code, message):
+            case ScriptedFault(code, message):
                 return send_error(call_id, code, message)
             case Drop():
                 raise _abort(request)
@@ -53,38 +53,38 @@ async def answer_stream(
     call_id: Json,
     transcript: Transcript,
     position: int,
-    ends_at: set[type[Item]],
+    ends_at: set[type[ScriptedItem]],
     *,
-    first: Frame | None = None,
+    first: ScriptedFrame | None = None,
 ) -> web.StreamResponse:
     """Writes items as server-sent events until the task ends, or an item of a kind in ``ends_at``."""
-    item: Item = first or await transcript.read(position)
-    if isinstance(item, Fault):
+    item: ScriptedItem = first or await transcript.read(position)
+    if isinstance(item, ScriptedFault):
         return send_error(call_id, item.code, item.message)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     position += first is None
     while True:
         match item:
-            case Frame(result):
+            case ScriptedFrame(result):
                 await response.write(_write_event(call_id, {"result": result}))
             case Raw(content):
                 await response.write(content)
-            case Fault(code, message):
+            case ScriptedFault(code, message):
                 error: JsonObject = {"code": code, "message": message}
                 await response.write(_write_event(call_id, {"error": error}))
             case Drop():
                 raise _abort(request)
             case End():
                 pass
-        if type(item) in ends_at or isinstance(item, Fault) or _is_last(item):
+        if type(item) in ends_at or isinstance(item, ScriptedFault) or _is_last(item):
             return response
         item = await transcript.read(position)
         position += 1
 
 
-def _is_last(item: Item) -> bool:
-    return isinstance(item, Frame) and ends(item.result)
+def _is_last(item: ScriptedItem) -> bool:
+    return isinstance(item, ScriptedFrame) and ends(item.result)
 
 
 def _abort(request: web.Request) -> ConnectionError:

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from passerelle.core.wire.json import Json
-from tests.support.scripted_tasks import TERMINAL, Script, Turn
+from tests.support.scripted_tasks import TERMINAL, Turn, TurnScript
 
 BIG_ARTIFACT_CHARS: Final = 1_000_000
 BIG_STATUS_CHARS: Final = 5_000_000
@@ -198,7 +198,7 @@ async def go_on(turn: Turn) -> None:
     await turn.status("COMPLETED")
 
 
-def _end_as(state: str) -> Script:
+def _end_as(state: str) -> TurnScript:
     if state not in TERMINAL:
         raise ValueError(state)
 
@@ -209,7 +209,7 @@ def _end_as(state: str) -> Script:
     return end
 
 
-BEHAVIOURS: Final[Mapping[str, Script]] = {
+BEHAVIOURS: Final[Mapping[str, TurnScript]] = {
     "echo": echo,
     "message": message,
     "ask": ask,

@@ -46,13 +46,13 @@ from tests.support.scripted_queries import QueryError, list_tasks, show_task
 from tests.support.scripted_tasks import (
     TERMINAL,
     End,
-    Frame,
-    Gate,
     RemoteTask,
-    Script,
+    ScriptedFrame,
     Ticks,
     Transcript,
     Turn,
+    TurnGate,
+    TurnScript,
 )
 
 CancelOutcome = Literal["canceled", "completed", "refused", "ignored"]
@@ -69,7 +69,7 @@ class RecordedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class ScriptedResponse:
     """A whole HTTP response that replaces the peer's own; sent after the event ``after``, if set."""
 
     status: int = 200
@@ -92,7 +92,7 @@ class ScriptedPeer:
     def __init__(
         self,
         name: str = "scripted",
-        behaviours: Mapping[str, Script] = BEHAVIOURS,
+        behaviours: Mapping[str, TurnScript] = BEHAVIOURS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.name = name
@@ -113,13 +113,13 @@ class ScriptedPeer:
         self.card_reads: list[int] = []
         self.tasks: dict[str, RemoteTask] = {}
         self._behaviours = dict(behaviours)
-        self._next: deque[Script] = deque()
-        self._answers: deque[HttpAnswer] = deque()
-        self._send_answers: deque[HttpAnswer] = deque()
+        self._next: deque[TurnScript] = deque()
+        self._answers: deque[ScriptedResponse] = deque()
+        self._send_answers: deque[ScriptedResponse] = deque()
         self._fixed_ids: deque[str] = deque()
         self._made = 0
         self._ticks = Ticks()
-        self._gate = Gate()
+        self._gate = TurnGate()
         self._sends = 0
         self.most_sends = 0
         """Maximum number of sends that it answered concurrently."""
@@ -186,19 +186,19 @@ class ScriptedPeer:
 
     # ------------------------------------------------------------ control by the test
 
-    def on(self, word: str, script: Script) -> None:
+    def on(self, word: str, script: TurnScript) -> None:
         """Runs ``script`` for messages that begin with ``word``."""
         self._behaviours[word] = script
 
-    def next(self, *scripts: Script) -> None:
+    def next(self, *scripts: TurnScript) -> None:
         """Runs these scripts for the next messages, one each, whatever their text."""
         self._next.extend(scripts)
 
-    def answer_next(self, *answers: HttpAnswer) -> None:
+    def answer_next(self, *answers: ScriptedResponse) -> None:
         """Gives these answers to the next calls, one each; the calls are recorded and start no script."""
         self._answers.extend(answers)
 
-    def answer_sends(self, *answers: HttpAnswer) -> None:
+    def answer_sends(self, *answers: ScriptedResponse) -> None:
         """The same for the next messages only; other methods are answered normally."""
         self._send_answers.extend(answers)
 
@@ -366,7 +366,7 @@ class ScriptedPeer:
         snapshot: JsonObject = {"task": deepcopy(task.record)}
         start = len(task.transcript.items)
         return await answer_stream(
-            request, call_id, task.transcript, start, set(), first=Frame(snapshot)
+            request, call_id, task.transcript, start, set(), first=ScriptedFrame(snapshot)
         )
 
     # ------------------------------------------------------------ tasks
@@ -403,18 +403,18 @@ class ScriptedPeer:
         self._start(turn, self._choose(turn))
         return turn
 
-    def _start(self, turn: Turn, script: Script) -> None:
+    def _start(self, turn: Turn, script: TurnScript) -> None:
         running = asyncio.create_task(self._run(turn, script))
         self._turns[running] = turn
         running.add_done_callback(self._turns.pop)
 
-    def _choose(self, turn: Turn) -> Script:
+    def _choose(self, turn: Turn) -> TurnScript:
         if self._next:
             return self._next.popleft()
         chosen = self._behaviours.get(turn.text.partition(" ")[0])
         return chosen or (echo if turn.task is None else go_on)
 
-    async def _run(self, turn: Turn, script: Script) -> None:
+    async def _run(self, turn: Turn, script: TurnScript) -> None:
         await script(turn)
         turn.transcript.write(End())
 

@@ -18,7 +18,7 @@ _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ScriptedFrame:
     """One StreamResponse: ``{"task": …}``, ``{"statusUpdate": …}``, ``{"message": …}`` or anything else."""
 
     result: JsonObject
@@ -32,7 +32,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScriptedFault:
     """A JSON-RPC error; ends the answer."""
 
     code: int
@@ -49,29 +49,29 @@ class End:
     """The end of the script: the stream of its request closes normally."""
 
 
-Item: TypeAlias = Frame | Raw | Fault | Drop | End
+ScriptedItem: TypeAlias = ScriptedFrame | Raw | ScriptedFault | Drop | End
 
 
 class Transcript:
     """All items in order; any number of readers follow from any position."""
 
     def __init__(self) -> None:
-        self.items: list[Item] = []
+        self.items: list[ScriptedItem] = []
         self._grew = asyncio.Event()
 
-    def write(self, item: Item) -> None:
+    def write(self, item: ScriptedItem) -> None:
         self.items.append(item)
         self._grew.set()
         self._grew = asyncio.Event()
 
-    async def read(self, position: int) -> Item:
+    async def read(self, position: int) -> ScriptedItem:
         """The item at ``position``, waiting for it."""
         while len(self.items) <= position:
             await self._grew.wait()
         return self.items[position]
 
 
-class Gate:
+class TurnGate:
     """Open until it is closed; then it admits as many as ``admit`` allows."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class RemoteTask:
         """Writes any frame without changing the record."""
         self.saved(self)
         for _ in range(self.repeat):
-            self.transcript.write(Frame(frame))
+            self.transcript.write(ScriptedFrame(frame))
 
     def show(self) -> None:
         """Writes the whole Task as a frame."""
@@ -261,7 +261,7 @@ class Turn:
         }
         if self.task is not None:
             message["taskId"] = self.task.id
-        self.transcript.write(Frame({"message": message}))
+        self.transcript.write(ScriptedFrame({"message": message}))
 
     async def open(self) -> RemoteTask:
         """The task of this turn; creates it as SUBMITTED if there is none."""
@@ -289,7 +289,7 @@ class Turn:
     async def tell(self, frame: JsonObject) -> None:
         """Any frame."""
         await self.wait_for_release()
-        self.transcript.write(Frame(frame))
+        self.transcript.write(ScriptedFrame(frame))
 
     async def write(self, content: bytes) -> None:
         """Bytes in place of a frame. In an event stream they must contain the blank line that ends an event."""
@@ -298,14 +298,14 @@ class Turn:
 
     async def refuse(self, code: int, message: str) -> None:
         await self.wait_for_release()
-        self.transcript.write(Fault(code, message))
+        self.transcript.write(ScriptedFault(code, message))
 
     async def drop(self) -> None:
         await self.wait_for_release()
         self.transcript.write(Drop())
 
 
-Script: TypeAlias = Callable[[Turn], Awaitable[None]]
+TurnScript: TypeAlias = Callable[[Turn], Awaitable[None]]
 
 
 def state_of(record: Json) -> str:

@@ -17,14 +17,14 @@ _BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class CertificateFiles:
     """A certificate and its key as PEM files."""
 
     cert: Path
     key: Path
 
 
-class Authority:
+class CertificateAuthority:
     """Issues long-lived certificates; ``root`` is the trust anchor."""
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +51,7 @@ class Authority:
             .not_valid_after(_BEGIN + timedelta(days=36_500))
         )
 
-    def issue(self, host: str) -> Credential:
+    def issue(self, host: str) -> CertificateFiles:
         """A credential for a server or client of that name."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
@@ -60,7 +60,7 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        made = Credential(self._folder / f"{host}.pem", self._folder / f"{host}.key")
+        made = CertificateFiles(self._folder / f"{host}.pem", self._folder / f"{host}.key")
         made.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
         made.key.write_bytes(
             key.private_bytes(

@@ -18,7 +18,7 @@ WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookRequest:
+class ReceivedRequest:
     """One request, and the status of its answer."""
 
     path: str
@@ -46,7 +46,7 @@ class WebhookRequest:
 class WebhookReceiver(LoopbackServer):
     """A receiver for any path. Answers are used per path: statuses in order, then 200."""
 
-    notices: list[WebhookRequest] = field(default_factory=list[WebhookRequest])
+    notices: list[ReceivedRequest] = field(default_factory=list[ReceivedRequest])
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """Headers of unsuccessful answers."""
     held: set[str] = field(default_factory=set[str])
@@ -79,15 +79,15 @@ class WebhookReceiver(LoopbackServer):
         self.held.clear()
         self._released.set()
 
-    def at(self, path: str) -> list[WebhookRequest]:
+    def at(self, path: str) -> list[ReceivedRequest]:
         """The requests to a path, in order."""
         return [notice for notice in self.notices if notice.path == path]
 
-    def taken(self, path: str) -> list[WebhookRequest]:
+    def taken(self, path: str) -> list[ReceivedRequest]:
         """The requests to a path that were confirmed."""
         return [notice for notice in self.at(path) if notice.taken]
 
-    async def until(self, path: str, count: int, description: str = "") -> list[WebhookRequest]:
+    async def until(self, path: str, count: int, description: str = "") -> list[ReceivedRequest]:
         """Waits until a path has confirmed ``count`` requests."""
         await wait_until(
             lambda: len(self.taken(path)) >= count,
@@ -104,7 +104,9 @@ class WebhookReceiver(LoopbackServer):
             self.waiting -= 1
         answers = self._answers[request.path]
         status = answers.popleft() if answers else 200
-        self.notices.append(WebhookRequest(request.path, CIMultiDict(request.headers), raw, status))
+        self.notices.append(
+            ReceivedRequest(request.path, CIMultiDict(request.headers), raw, status)
+        )
         said = self.said[request.path]
         text = said.popleft() if said else ""
         headers = self.headers if status >= 300 else {}

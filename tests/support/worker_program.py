@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Worker:
+class CommandWorker:
     """Runs commands for a task. ``ran`` are those that were allowed."""
 
     http: httpx.AsyncClient

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ledger import INVARIANTS, LedgerFault, Row, State, collect, judge, load
+from tests.support.ledger import INVARIANTS, LedgerFault, LedgerRow, State, collect, judge, load
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -13,8 +13,8 @@ def write(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def row(name: str, missing: str | None = None) -> Row:
-    return Row(name, "a source", "A sentence.", missing)
+def row(name: str, missing: str | None = None) -> LedgerRow:
+    return LedgerRow(name, "a source", "A sentence.", missing)
 
 
 def test_every_row_has_a_test_or_a_reason_and_every_mark_a_row() -> None:
@@ -115,6 +115,9 @@ def test_row_about_an_event_class_wants_a_test_that_names_it(
 ) -> None:
     write(tmp_path, "test_a.py", f'@requirement("A")\ndef test_x():\n    assert {named}\n')
     for sentence in ("`task.lost`.", "`task.lost` — nobody knows.", "`task.paused` / `task.lost`."):
-        faults = judge((Row("A", "a source", sentence),), collect(tmp_path)).faults
+        faults = judge((LedgerRow("A", "a source", sentence),), collect(tmp_path)).faults
         assert len(faults) == (named is None)
-    assert judge((Row("A", "a source", "`submit_turn`: a turn."),), collect(tmp_path)).faults == ()
+    assert (
+        judge((LedgerRow("A", "a source", "`submit_turn`: a turn."),), collect(tmp_path)).faults
+        == ()
+    )

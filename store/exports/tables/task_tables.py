@@ -255,10 +255,16 @@ ATTEMPTS: Final[Table[AttemptRow]] = Table(
             optional=True,
         ),
         Column(
-            "protocol", "text", "How it was spoken to.", lambda row: row.attempt.native_protocol
+            "protocol",
+            "text",
+            "Binding and version of A2A.",
+            lambda row: row.attempt.native_protocol,
         ),
         Column(
-            "mechanism", "text", "How it was followed.", lambda row: row.attempt.delivery_mechanism
+            "mechanism",
+            "text",
+            "How its progress was followed.",
+            lambda row: row.attempt.delivery_mechanism,
         ),
         Column(
             "status",
@@ -301,7 +307,7 @@ ATTEMPTS: Final[Table[AttemptRow]] = Table(
         Column(
             "last_seen_at",
             "time",
-            "The last sign of life of the agent.",
+            "When the agent last responded.",
             lambda row: read_time(row.attempt.last_seen_at),
         ),
         Column(
@@ -343,7 +349,7 @@ ATTEMPTS: Final[Table[AttemptRow]] = Table(
         Column(
             "trace_id",
             "text",
-            "The trace that it is part of.",
+            "Its W3C trace id.",
             read_optional(lambda row: row.attempt.trace, lambda trace: trace.trace_id),
             optional=True,
         ),

@@ -14,7 +14,7 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import say
-from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
+from tests.support.scripted_peer import ScriptedPeer, ScriptedResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -218,12 +218,14 @@ async def test_first_usable_interface_is_chosen_and_its_tenant_sent(
 @pytest.mark.parametrize(
     "answer",
     [
-        HttpAnswer(404),
-        HttpAnswer(200, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32009,"message":"0.9 only"}}'),
+        ScriptedResponse(404),
+        ScriptedResponse(
+            200, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32009,"message":"0.9 only"}}'
+        ),
     ],
 )
 async def test_missing_endpoint_or_changed_version_rereads_the_card(
-    scripted: ScriptedPeer, connect: Connect, answer: HttpAnswer
+    scripted: ScriptedPeer, connect: Connect, answer: ScriptedResponse
 ) -> None:
     peer = connect()
     scripted.answer_next(answer)

@@ -17,7 +17,7 @@ from passerelle.peers.request_head import close_head, write_head
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.whole_answer import NotConnected
 from tests.support.loopback_server import end_runner
-from tests.support.tls import Authority
+from tests.support.tls import CertificateAuthority
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -118,7 +118,7 @@ async def test_host_without_a_responding_address_is_reported_as_not_connected(po
 async def test_address_with_a_certificate_for_another_name_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
 ) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     _trust(monkeypatch, authority)
     runner, port = await listen(authority.serve("hook.example"))
     await web.TCPSite(runner, OTHER, port, ssl_context=authority.serve("somebody.example")).start()
@@ -133,7 +133,7 @@ async def test_address_with_a_certificate_for_another_name_is_skipped(
 async def test_connections_with_the_same_trust_share_a_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     _trust(monkeypatch, authority)
     runner, port = await listen(authority.serve("hook.example"))
     made: list[ssl.SSLContext] = []
@@ -153,7 +153,7 @@ async def test_connections_with_the_same_trust_share_a_context(
     await end_runner(runner)
 
 
-def _trust(monkeypatch: pytest.MonkeyPatch, authority: Authority) -> None:
+def _trust(monkeypatch: pytest.MonkeyPatch, authority: CertificateAuthority) -> None:
     """Trusts the authority on this machine, for this test."""
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.root))
     monkeypatch.setenv("SSL_CERT_DIR", str(authority.root.parent))

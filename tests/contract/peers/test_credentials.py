@@ -25,8 +25,9 @@ from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.loopback_server import end_runner
+from tests.support.ports import find_free_port
 from tests.support.scripted_peer import ScriptedPeer
-from tests.support.tls import Authority, weaken
+from tests.support.tls import CertificateAuthority, weaken
 
 pytestmark = pytest.mark.anyio
 
@@ -176,6 +177,15 @@ async def test_without_a_token_nothing_is_sent(
     assert scripted.card_reads == []
 
 
+async def test_token_endpoint_that_is_down_is_named_with_the_reason(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    gone = TokenServer(url=f"http://127.0.0.1:{find_free_port()}/token")
+    peer = clients.connect(PeerConfig("locked", scripted.url, auth=ask_for(gone)))
+    with pytest.raises(PeerUnavailable, match=f"from {gone.url}: the connection was refused$"):
+        await peer.describe()
+
+
 async def test_callers_own_token_is_forwarded_only_if_configured(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
@@ -268,7 +278,7 @@ async def test_closed_connections_send_nothing(scripted: ScriptedPeer, clients: 
 async def test_mutual_tls_sends_the_client_certificate_and_trusts_the_given_authority(
     clients: Clients, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     us = authority.issue("us")
     context = authority.serve("localhost", ask_client=True)
     ca = str(authority.root)
@@ -282,7 +292,7 @@ async def test_mutual_tls_sends_the_client_certificate_and_trusts_the_given_auth
 
 @pytest.mark.kit("AUTH-TLS-002")
 async def test_agent_with_outdated_tls_only_is_not_called(clients: Clients, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     outdated = weaken(authority.serve("localhost"))
     async with ScriptedPeer("outdated", tls=outdated) as agent:
         # It answers clients with the outdated version: the call below fails because of the version alone.

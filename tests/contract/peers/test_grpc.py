@@ -46,7 +46,7 @@ from passerelle.runtime.memory.room import MemoryRoom
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say, task_of
 from tests.support.scripted_peer import ScriptedPeer
-from tests.support.tls import Authority
+from tests.support.tls import CertificateAuthority
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -274,7 +274,7 @@ async def test_silent_stream_is_unknown_after_its_idle_time(
 async def test_mutual_tls_sends_the_client_certificate(
     scripted: ScriptedPeer, clients: Clients, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     theirs, ours = authority.issue("localhost"), authority.issue("us")
     root = authority.root.read_bytes()
     credentials = grpc.ssl_server_credentials(

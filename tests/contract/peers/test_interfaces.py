@@ -13,11 +13,11 @@ from passerelle.peers.config import PeerConfig
 from passerelle.runtime.common.breaker import FAILURES, PAUSE_MS
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
-from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
+from tests.support.scripted_peer import ScriptedPeer, ScriptedResponse
 
 pytestmark = pytest.mark.anyio
 
-OLD_VERSION = HttpAnswer(
+OLD_VERSION = ScriptedResponse(
     200, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32009,"message":"not that one"}}'
 )
 
@@ -51,9 +51,9 @@ async def test_unreachable_interface_is_skipped_for_the_next(
     assert scripted.texts == ["hello", "hello"]
 
 
-@pytest.mark.parametrize("answer", [OLD_VERSION, HttpAnswer(404), HttpAnswer(405)])
+@pytest.mark.parametrize("answer", [OLD_VERSION, ScriptedResponse(404), ScriptedResponse(405)])
 async def test_interface_that_contradicts_its_card_is_skipped_from_then_on(
-    scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients, answer: HttpAnswer
+    scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients, answer: ScriptedResponse
 ) -> None:
     peer = clients.connect(offer_both(scripted, second))
     scripted.answer_next(answer)
@@ -81,11 +81,13 @@ async def test_new_card_makes_a_skipped_interface_usable_again(
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (HttpAnswer(502), Unknown),
-        (HttpAnswer(503), RefusedByPeer),
-        (HttpAnswer(401), RefusedByPeer),
+        (ScriptedResponse(502), Unknown),
+        (ScriptedResponse(503), RefusedByPeer),
+        (ScriptedResponse(401), RefusedByPeer),
         (
-            HttpAnswer(200, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"x"}}'),
+            ScriptedResponse(
+                200, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"x"}}'
+            ),
             RefusedByPeer,
         ),
     ],
@@ -94,7 +96,7 @@ async def test_possibly_delivered_or_answered_call_is_never_sent_to_the_next(
     scripted: ScriptedPeer,
     second: ScriptedPeer,
     clients: Clients,
-    answer: HttpAnswer,
+    answer: ScriptedResponse,
     kind: type[object],
 ) -> None:
     peer = clients.connect(offer_both(scripted, second))
@@ -116,24 +118,24 @@ async def test_open_breaker_blocks_calls_to_a_failing_peer_and_probes_its_card(
     scripted: ScriptedPeer, clients: Clients, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
-    scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
+    scripted.answer_next(*[ScriptedResponse(502)] * FAILURES)
     for _ in range(FAILURES):
         assert isinstance(await peer.send(say("hello")), Unknown)
     held_back = await peer.send(say("hello"))
     assert isinstance(held_back, Unreached)
     assert held_back.retry_after_s == 5
     assert scripted.count("SendMessage") == FAILURES
-    assert capsys.readouterr().out.count("peer.rests") == 1
+    assert capsys.readouterr().out.count("peer.breaker_open") == 1
     clients.clock.ms += PAUSE_MS
     assert isinstance(await peer.send(say("hello")), Answered)
-    assert capsys.readouterr().out.count("peer.back") == 1
+    assert capsys.readouterr().out.count("peer.breaker_closed") == 1
     assert scripted.card_reads == [200, 304], "something harmless went before the send"
     assert isinstance(await peer.send(say("hello")), Answered)
 
 
 async def test_failed_probe_sends_no_call(scripted: ScriptedPeer, clients: Clients) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
-    scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
+    scripted.answer_next(*[ScriptedResponse(502)] * FAILURES)
     for _ in range(FAILURES):
         await peer.send(say("hello"))
     await scripted.stop()
@@ -148,7 +150,7 @@ async def test_query_passes_an_open_breaker_and_its_answer_closes_it(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
-    scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
+    scripted.answer_next(*[ScriptedResponse(502)] * FAILURES)
     for _ in range(FAILURES):
         await peer.send(say("hello"))
     assert isinstance(await peer.get("no-such-task"), RefusedByPeer)
@@ -172,7 +174,7 @@ async def test_an_agent_whose_program_raises_each_time_is_not_paused(
 ) -> None:
     """It answers 500 with its error: the next caller's message may well succeed."""
     peer = clients.connect(PeerConfig("scripted", scripted.url))
-    scripted.answer_next(*[HttpAnswer(500, RAISED)] * (FAILURES * 2))
+    scripted.answer_next(*[ScriptedResponse(500, RAISED)] * (FAILURES * 2))
     for _ in range(FAILURES):
         refused = await peer.send(say("hello"))
         assert isinstance(refused, RefusedByPeer)
@@ -187,7 +189,7 @@ async def test_a_bare_500_is_a_failure_of_the_interface(
 ) -> None:
     """Nothing says that the agent wrote it."""
     peer = clients.connect(PeerConfig("scripted", scripted.url))
-    scripted.answer_next(*[HttpAnswer(500, body)] * FAILURES)
+    scripted.answer_next(*[ScriptedResponse(500, body)] * FAILURES)
     for _ in range(FAILURES):
         assert isinstance(await peer.send(say("hello")), RefusedByPeer)
     assert isinstance(await peer.send(say("hello")), Unreached)
@@ -198,7 +200,7 @@ async def test_missing_path_for_subscriptions_alone_does_not_exclude_an_interfac
 ) -> None:
     peer = clients.connect(offer_both(scripted, second))
     await peer.describe()
-    scripted.answer_next(HttpAnswer(404))
+    scripted.answer_next(ScriptedResponse(404))
     (refused,) = await read_all(peer.subscribe("scripted-task-1"))
     assert isinstance(refused, RefusedByPeer)
     assert scripted.card_reads == [200]

@@ -29,7 +29,7 @@ from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import Clients, HandClock
 from tests.contract.peers.test_peer_suite import read_all, say, state_of, task_of, texts_of
 from tests.support.scripted_behaviours import BIG_ARTIFACT_CHARS, BIG_INTEGER
-from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
+from tests.support.scripted_peer import ScriptedPeer, ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
@@ -53,8 +53,9 @@ async def test_peer_that_stopped_after_its_card_was_read_is_unreached(
     peer = connect()
     await peer.describe()
     await scripted.stop()
-    outcome = await peer.send(say("hello"))
-    assert isinstance(outcome, Unreached)
+    for outcome in (await peer.send(say("hello")), *(await read_all(peer.stream(say("hello"))))):
+        assert isinstance(outcome, Unreached)
+        assert outcome.reason == "the connection was refused"
     await scripted.start()
     assert isinstance(await peer.send(say("hello")), Answered)
 
@@ -204,7 +205,7 @@ async def test_error_before_the_first_event_is_refused(connect: Connect) -> None
 async def test_redirect_is_refused_and_not_followed(
     scripted: ScriptedPeer, connect: Connect, status: int
 ) -> None:
-    scripted.answer_next(HttpAnswer(status, headers={"Location": scripted.url + "/"}))
+    scripted.answer_next(ScriptedResponse(status, headers={"Location": scripted.url + "/"}))
     outcome = await connect().send(say("hello"))
     assert isinstance(outcome, RefusedByPeer)
     assert outcome.http_status == status
@@ -212,7 +213,7 @@ async def test_redirect_is_refused_and_not_followed(
 
 
 async def test_busy_peer_is_refused_with_its_wait(scripted: ScriptedPeer, connect: Connect) -> None:
-    scripted.answer_next(HttpAnswer(503, headers={"Retry-After": "7"}))
+    scripted.answer_next(ScriptedResponse(503, headers={"Retry-After": "7"}))
     outcome = await connect().send(say("hello"))
     assert outcome == RefusedByPeer(-32603, "HTTP 503", 503, 7, is_bare=True)
 
@@ -220,7 +221,7 @@ async def test_busy_peer_is_refused_with_its_wait(scripted: ScriptedPeer, connec
 async def test_error_of_an_intermediary_is_unknown(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
-    scripted.answer_next(HttpAnswer(502, b"<h1>Bad Gateway</h1>"))
+    scripted.answer_next(ScriptedResponse(502, b"<h1>Bad Gateway</h1>"))
     assert await connect().send(say("hello")) == Unknown("HTTP 502", 502)
 
 
@@ -228,7 +229,7 @@ async def test_agent_that_fails_on_a_message_has_received_it(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     """A query with such an answer may be repeated; the answer means nothing for its task."""
-    broken = HttpAnswer(500, b"<h1>Internal Server Error</h1>")
+    broken = ScriptedResponse(500, b"<h1>Internal Server Error</h1>")
     scripted.answer_next(broken, broken, broken)
     assert await connect().send(say("hello")) == RefusedByPeer(
         -32603, "HTTP 500", 500, is_bare=True
@@ -251,14 +252,14 @@ async def test_web_page_in_place_of_an_answer_is_malformed(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     page = b"<html>" + b"x" * 10_000
-    scripted.answer_next(HttpAnswer(200, page, {"Content-Type": "text/html"}))
+    scripted.answer_next(ScriptedResponse(200, page, {"Content-Type": "text/html"}))
     outcome = await connect().send(say("hello"))
     assert isinstance(outcome, Malformed)
     assert outcome.raw == page[:4096]
 
 
 async def test_body_over_24_mib_is_malformed(scripted: ScriptedPeer, connect: Connect) -> None:
-    scripted.answer_next(HttpAnswer(200, b"[" + b" " * (24 * 1024 * 1024) + b"]"))
+    scripted.answer_next(ScriptedResponse(200, b"[" + b" " * (24 * 1024 * 1024) + b"]"))
     outcome = await connect().send(say("hello"))
     assert isinstance(outcome, Malformed)
     assert "25165824 bytes" in outcome.reason
@@ -267,7 +268,7 @@ async def test_body_over_24_mib_is_malformed(scripted: ScriptedPeer, connect: Co
 async def test_decompression_bomb_is_malformed(scripted: ScriptedPeer, connect: Connect) -> None:
     bomb = gzip.compress(b" " * (64 * 1024 * 1024), compresslevel=9)
     assert len(bomb) < 100_000
-    scripted.answer_next(HttpAnswer(200, bomb, {"Content-Encoding": "gzip"}))
+    scripted.answer_next(ScriptedResponse(200, bomb, {"Content-Encoding": "gzip"}))
     outcome = await connect().send(say("hello"))
     assert isinstance(outcome, Malformed)
     assert len(outcome.raw) <= 4096
@@ -276,7 +277,7 @@ async def test_decompression_bomb_is_malformed(scripted: ScriptedPeer, connect: 
 async def test_body_that_does_not_unpack_is_malformed(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
-    scripted.answer_next(HttpAnswer(200, b"not gzip at all", {"Content-Encoding": "gzip"}))
+    scripted.answer_next(ScriptedResponse(200, b"not gzip at all", {"Content-Encoding": "gzip"}))
     assert isinstance(await connect().send(say("hello")), Malformed)
 
 
@@ -291,7 +292,7 @@ async def test_header_block_over_64_kib_is_malformed(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     headers = {f"X-Padding-{number}": "x" * 7000 for number in range(10)}
-    scripted.answer_next(HttpAnswer(200, b"{}", headers))
+    scripted.answer_next(ScriptedResponse(200, b"{}", headers))
     assert await connect().send(say("hello")) == Malformed("a header block over 64 KiB", b"")
 
 
@@ -336,7 +337,7 @@ async def test_answer_that_is_not_http_is_malformed(clients: Clients) -> None:
 async def test_json_that_does_not_answer_the_request_is_malformed(
     scripted: ScriptedPeer, connect: Connect, body: bytes
 ) -> None:
-    scripted.answer_next(HttpAnswer(200, body))
+    scripted.answer_next(ScriptedResponse(200, body))
     assert isinstance(await connect().send(say("hello")), Malformed)
 
 
@@ -392,7 +393,7 @@ async def test_cookie_of_a_peer_is_not_kept(scripted: ScriptedPeer, clients: Cli
     interface: JsonObject = {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
     scripted.card = {**scripted.card, "supportedInterfaces": [interface]}
     peer = clients.connect(PeerConfig("scripted", url))
-    scripted.answer_next(HttpAnswer(503, headers={"Set-Cookie": "session=1; Path=/"}))
+    scripted.answer_next(ScriptedResponse(503, headers={"Set-Cookie": "session=1; Path=/"}))
     await peer.send(say("hello"))
     await peer.send(say("hello"))
     assert "cookie" not in scripted.requests[-1].headers
@@ -438,8 +439,10 @@ async def test_answer_and_stream_are_read_under_any_status_of_success(
     await peer.describe()
     task = b'{"task":{"id":"t","status":{"state":"TASK_STATE_COMPLETED"}}}'
     said = [b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (number, task) for number in (1, 2)]
-    stream = HttpAnswer(status, b"data: %b\n\n" % said[1], {"Content-Type": "text/event-stream"})
-    scripted.answer_next(HttpAnswer(status, said[0]), stream)
+    stream = ScriptedResponse(
+        status, b"data: %b\n\n" % said[1], {"Content-Type": "text/event-stream"}
+    )
+    scripted.answer_next(ScriptedResponse(status, said[0]), stream)
     assert isinstance(await peer.send(say("hello")), Answered)
     read = await read_all(peer.stream(say("hello")))
     assert [type(outcome) for outcome in read] == [Answered, Closed]

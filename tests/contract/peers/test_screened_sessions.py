@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
 from tests.support.loopback_server import end_runner
-from tests.support.tls import Authority
+from tests.support.tls import CertificateAuthority
 
 pytestmark = pytest.mark.anyio
 
@@ -161,7 +161,7 @@ async def test_redirect_to_a_refused_address_leads_nowhere(receiver: Receiver) -
 async def test_tls_is_checked_against_the_name_and_not_the_address(
     receiver: Receiver, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     app = web.Application()
     app.router.add_get("/", receiver.answer)
     runner = web.AppRunner(app, access_log=None)

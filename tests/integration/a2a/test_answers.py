@@ -17,7 +17,7 @@ from tests.integration.a2a.rig import Rig
 from tests.integration.a2a.test_follow_ups import stop_streaming
 from tests.support.engine import ask
 from tests.support.scripted_behaviours import auth
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -325,7 +325,7 @@ async def test_hooks_and_rules_on_a_credential_leave_no_trace_of_it(
     assert hashlib.sha256(SECRET.encode()).hexdigest() not in held
 
 
-def want_credential(*further: JsonObject) -> Script:
+def want_credential(*further: JsonObject) -> TurnScript:
     """google-adk's request for a credential, together with further parts."""
     wanted: JsonObject = {"id": "adk-2", "name": "adk_request_credential", "args": {}}
     call: JsonObject = {"data": wanted, "metadata": {"adk_type": "function_call"}}

@@ -15,7 +15,7 @@ from passerelle.delegation.runs.peer_profile import PeerTerms
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.integration.a2a.speakers import Speaker
 from tests.integration.a2a.test_bindings_agree import speakers
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.waiting import wait_until
 
 __all__ = ["speakers"]
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("I9")]
 
 
 def be_busy(rig: Rig, status: int = 429) -> None:
-    rig.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "60"}))
+    rig.peer.answer_next(ScriptedResponse(status, headers={"Retry-After": "60"}))
 
 
 def read_wait(task: JsonObject) -> JsonObject:

@@ -10,8 +10,8 @@ import pytest
 
 from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import Rig
-from tests.support.scripted_peer import HttpAnswer
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_peer import ScriptedResponse
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -197,7 +197,7 @@ async def make_something(turn: Turn) -> None:
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-1", "LT-5")
 async def test_an_agent_that_handles_an_answer_and_keeps_waiting_asks_again(
-    rig: Rig, caller: str, script: Script, *, streams: bool
+    rig: Rig, caller: str, script: TurnScript, *, streams: bool
 ) -> None:
     if not streams:
         stop_streaming(rig)
@@ -321,7 +321,9 @@ HTTP: Final = {
 async def test_a_refusal_over_http_is_reported_with_its_status(
     rig: Rig, status: int, *, opens: bool
 ) -> None:
-    page = HttpAnswer(status, b"<html><body>sorry</body></html>", {"Content-Type": "text/html"})
+    page = ScriptedResponse(
+        status, b"<html><body>sorry</body></html>", {"Content-Type": "text/html"}
+    )
     if opens:
         await rig.send("hello")
         rig.peer.answer_sends(page)
@@ -358,7 +360,7 @@ async def test_an_agents_own_error_keeps_its_code_and_details(rig: Rig) -> None:
     async def refuse_with(opens: dict[str, Any] | None) -> dict[str, Any]:
         # The id of the JSON-RPC call is unknown here; an error may omit it.
         body = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-        rig.peer.answer_sends(HttpAnswer(200, body, {"Content-Type": "application/json"}))
+        rig.peer.answer_sends(ScriptedResponse(200, body, {"Content-Type": "application/json"}))
         members = {"taskId": opens["id"]} if opens else {}
         async with asyncio.timeout(_WITHIN_S):
             return cast(
@@ -382,7 +384,7 @@ async def test_an_agent_that_raises_at_once_is_not_reported_as_not_a2a(rig: Rig)
 @pytest.mark.requirement("DLV-4")
 async def test_a_response_that_is_not_a2a_is_reported_as_such(rig: Rig) -> None:
     await rig.send("hello")
-    rig.peer.answer_sends(HttpAnswer(200, b"<html></html>", {"Content-Type": "text/html"}))
+    rig.peer.answer_sends(ScriptedResponse(200, b"<html></html>", {"Content-Type": "text/html"}))
     error = await rig.refuse("SendMessage", rig.message("hello"))
     assert error["code"] == -32006
     assert "not A2A" in error["message"]
@@ -404,7 +406,7 @@ async def test_a_refused_further_message_is_reported_and_the_task_continues(
 
     task = await wait_until(shown, _WITHIN_S, "callers see the task")
     assert task is not None
-    page = HttpAnswer(422, b"", {})
+    page = ScriptedResponse(422, b"", {})
     rig.peer.answer_sends(page)
     if caller == "unary":
         error = (await answer_unary(rig, task, "faster"))["error"]

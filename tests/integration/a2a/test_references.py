@@ -25,7 +25,7 @@ from passerelle.runtime.records.references import MAX_REFERENCES
 from tests.integration.a2a.rig import Answer, Rig, run_rig
 from tests.support.engine import Server
 from tests.support.scripted_peer import ScriptedPeer
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 _OTHER: Final = Principal("other", OWNER.tenant, scopes=OWNER.scopes)
@@ -100,9 +100,7 @@ async def test_reference_to_an_unknown_task_is_dropped_with_a_warning(rig: Rig) 
         assert "referenceTaskIds" not in sent
         assert name not in str(sent)
         noted = await read_warnings(rig, task["id"], header)
-        assert noted == [
-            "the message refers to a task that is not known here; the agent is not told"
-        ]
+        assert noted == ["the message refers to an unknown task; the agent gets no reference to it"]
     assert looks == ["TASK_STATE_COMPLETED"] * 2
     assert rig.counted() == 3
 
@@ -177,7 +175,7 @@ _LINK: Final[Json] = {"url": "https://files.example/plan.pdf", "mediaType": "app
 _DATA: Final[Json] = {"data": {"rows": [1, 2]}}
 
 
-def make(*parts: Json) -> Script:
+def make(*parts: Json) -> TurnScript:
     """Returns an agent script that produces one artifact of these parts."""
 
     async def work(turn: Turn) -> None:

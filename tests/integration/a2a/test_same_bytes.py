@@ -34,7 +34,7 @@ from passerelle.store.log import RedisEventLog
 from passerelle.webhooks.push_configs import PushConfigs
 from tests.integration.a2a.rig import OWNER, Rig, run_rig
 from tests.support.drawn import Drawer
-from tests.support.scripted_tasks import Frame
+from tests.support.scripted_tasks import ScriptedFrame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from tests.support.engine import Server
     from tests.support.scripted_peer import ScriptedPeer
-    from tests.support.scripted_tasks import Script, Turn
+    from tests.support.scripted_tasks import Turn, TurnScript
 
 pytestmark = pytest.mark.anyio
 
@@ -165,7 +165,7 @@ def make_params(number: int, before: bytes, way: str) -> JsonObject:
     return params
 
 
-def make_script(peer: ScriptedPeer, number: int) -> Script:
+def make_script(peer: ScriptedPeer, number: int) -> TurnScript:
     """Returns the agent's script: a Message, or a Task that has ended."""
     chance = random.Random(f"{SEED} answer {number}")  # noqa: S311  it has to come again
     drawer = Drawer(chance)
@@ -173,7 +173,7 @@ def make_script(peer: ScriptedPeer, number: int) -> Script:
     async def answer(turn: Turn) -> None:
         if chance.random() < 0.2:
             said = drawer.message(role="ROLE_AGENT", contextId=turn.context_id)
-            turn.transcript.write(Frame({"message": said}))
+            turn.transcript.write(ScriptedFrame({"message": said}))
             return
         peer.use_task_ids(f"native-{number}")
         task = await turn.open()

@@ -11,7 +11,7 @@ from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import Rig
 from tests.integration.a2a.speakers import Speaker
 from tests.integration.a2a.test_bindings_agree import speakers
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -79,7 +79,7 @@ async def test_same_key_gets_the_same_task_and_a_new_key_sends_it(deaf: Rig) -> 
 
 async def test_task_that_was_shown_before_reports_it_as_well(deaf: Rig) -> None:
     # Longer than the time after which a waiting caller gets the task.
-    deaf.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "4"}))
+    deaf.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "4"}))
     deaf.peer.next(vanish)
     shown = (await deaf.call("SendMessage", deaf.message("go")))["task"]
     assert shown["status"]["state"] == "TASK_STATE_WORKING"

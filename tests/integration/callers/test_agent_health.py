@@ -163,12 +163,12 @@ def test_health_output_fits_80_columns() -> None:
     for said in (
         "stale, known for 10m",
         "3m ago",
-        "half in 3 ms",
+        "p50 3 ms, p95 500 ms",
         "4 of 8",
         "used up",
         "2 sockets",
         "2 instances",
         "in_1 ready, 1 runs, 1 calls",
-        "stale, rests, 3 runs, 9 calls",
+        "stale, breaker open, 3 runs, 9 calls",
     ):
         assert said in text

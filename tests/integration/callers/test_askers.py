@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.devices.asking import PEOPLE, PERMISSION, asks, bearer, list_pending
 from tests.support.waiting import wait_until
-from tests.support.worker_program import Worker
+from tests.support.worker_program import CommandWorker
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
@@ -96,7 +96,7 @@ async def test_worker_cannot_decide_its_own_request_whatever_its_scopes(
     at = await rig.start(clients=[ADA, BUILDER])
     turn = {"agent": "echo", "text": "slow 8"}
     begun = await at.http.post("/v1/turns", json=turn, headers=bearer(owner))
-    worker = Worker(at.http, "builder-key", begun.json()["taskId"])
+    worker = CommandWorker(at.http, "builder-key", begun.json()["taskId"])
     view = await worker.ask("make install", "a-1")
     path = f"/v1/approvals/{view['actionId']}"
     for call in ("resolve", "decision"):

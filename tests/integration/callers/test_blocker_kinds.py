@@ -11,7 +11,7 @@ from passerelle.a2a_mapping.extensions import NAMED
 from tests.integration.callers.rig import Answer, Instance, Rig
 from tests.integration.callers.test_agent_queue import act, await_status, start
 from tests.integration.callers.test_quota_waits import enlarge
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -219,7 +219,7 @@ async def test_agent_over_its_rate_is_a_dependency_until_the_retry(
     rig: Rig,
 ) -> None:
     one = await rig.start(clients=[ADA])
-    rig.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "3"}))
+    rig.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "3"}))
     task = await start(one, "hello")
     blocker = await await_blocker(one, task, "dependency")
     assert blocker["target"] == "agent:echo"

@@ -14,7 +14,7 @@ from passerelle.permission_bridge.views import compute_digest
 from tests.integration.callers.test_policy_verbs import run
 from tests.integration.devices.asking import BOB, PEOPLE, PERMISSION, bearer, list_pending
 from tests.support.waiting import wait_until
-from tests.support.worker_program import Worker
+from tests.support.worker_program import CommandWorker
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -105,7 +105,7 @@ async def test_content_of_a_worker_is_read_by_the_worker_and_by_its_approver(rig
     at = await rig.start(clients=[ADA, BUILDER])
     turn = {"agent": "echo", "text": "slow 8"}
     accepted = (await at.http.post("/v1/turns", json=turn, headers=bearer("ada"))).json()
-    worker = Worker(at.http, "builder-key", accepted["taskId"])
+    worker = CommandWorker(at.http, "builder-key", accepted["taskId"])
     large = await worker.ask(f"echo {LONG}", "a-1")
     whole = await read(at, large)
     check(large, whole)

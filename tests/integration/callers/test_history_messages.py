@@ -54,7 +54,7 @@ async def test_a_conversation_is_read_as_messages_in_order(rig: Rig) -> None:
     assert (await one.call("ada-key", "SendMessage", params)).is_success
     await send(one, "fail", contextId=context, referenceTaskIds=[first["id"], "task_unknown"])
     lines = await read_all(one, f"messages:{thread}")
-    seen = [(each["role"], each["text"]) for each in lines if "not known here" not in each["text"]]
+    seen = [(each["role"], each["text"]) for each in lines if "an unknown task" not in each["text"]]
     answer = said["parts"][0]["text"]
     assert seen[:6] == [
         ("user", "echo well done"),
@@ -68,7 +68,7 @@ async def test_a_conversation_is_read_as_messages_in_order(rig: Rig) -> None:
     assert seen[7][0] == "assistant"
     assert seen[8] == ("user", "fail")
     notices = [each for each in lines if each["role"] == "system"]
-    assert any("not known here" in each["text"] for each in notices)
+    assert any("an unknown task" in each["text"] for each in notices)
     assert all(set(each) >= ALWAYS for each in lines)
     assert {each["threadId"] for each in lines} == {thread}
     assert len({each["id"] for each in lines}) == len(lines)

@@ -28,7 +28,7 @@ from tests.integration.devices.asking import (
 )
 from tests.support.asking import read_answer
 from tests.support.lost_tail import take_snapshot
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -208,7 +208,7 @@ async def test_decision_that_the_agent_lacks_is_requested_again(rig: Rig, count:
     question = await asked.await_question()
     before = take_snapshot(rig.url, asked.task.shard)
     refused = asyncio.Event()
-    rig.peer.answer_sends(HttpAnswer(503, after=refused))
+    rig.peer.answer_sends(ScriptedResponse(503, after=refused))
     await answer(asked, question)
     await asked.await_messages(2)
     await asked.await_gone()

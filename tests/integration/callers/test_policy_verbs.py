@@ -102,7 +102,7 @@ async def test_approval_is_explained_by_every_source_of_the_decision(rig: Rig) -
     assert types[:3] == ["permission.evaluated", "action.required", "permission.requested"]
     assert "action.resolved" in types
     printed = await run(one, "explain", view["actionId"])
-    assert "ask by default: what a peer asks is for somebody to decide" in printed
+    assert "ask by default: requests of a peer need an approval" in printed
     assert "action.resolved" in printed
     stranger = await one.http.get(f"{path.replace('act_', 'act_0')}", headers=headers)
     assert stranger.status_code == 404
@@ -176,7 +176,7 @@ async def test_standing_approval_is_listed_and_revoked(rig: Rig) -> None:
     await answer(one, await ask(one, "pay"), "always")
 
     async def is_there() -> bool:
-        return "1 of 1 hold" in await run(one, "grants")
+        return "1 of 1 valid" in await run(one, "grants")
 
     assert await wait_until(is_there, 10, "the grant is written")
     listed = orjson.loads(await run(one, "grants", "--json"))["grants"]
@@ -184,7 +184,7 @@ async def test_standing_approval_is_listed_and_revoked(rig: Rig) -> None:
     assert (grant["scope"], grant["maxUses"]) == ("owner", 5)
     assert "revoked" in await run(one, "revoke", grant["grantId"])
     assert "gone" in await run(one, "revoke", grant["grantId"])
-    assert "0 of 1 hold" in await run(one, "grants")
+    assert "0 of 1 valid" in await run(one, "grants")
     assert "bypass until" in await run(one, "bypass", "--seconds", "60")
     assert "bypass until" in await run(one, "grants")
     assert "bypass is off" in await run(one, "bypass", "--seconds", "0")

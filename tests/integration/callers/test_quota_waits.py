@@ -105,6 +105,63 @@ async def test_items_of_a_job_and_started_tasks_wait_for_the_quota_of_their_owne
     assert sorted(rig.peer.texts) == ["covered", "echo 1", "echo 2", "over"]
 
 
+@pytest.mark.requirement("CMD-24")
+@pytest.mark.parametrize("over", ["wait", "refuse"])
+async def test_job_says_what_its_items_wait_for(rig: Rig, over: str) -> None:
+    one = await rig.start(clients=[client(1, over)])
+    inputs = ["echo 1", "echo 2", "echo 3"]
+    submitted = await act(
+        one, "POST", "/v1/jobs", title="batch", agents=["echo"], inputs=inputs, concurrency=2
+    )
+    job = str(submitted["job"]["jobId"])
+
+    async def read_waits() -> list[dict[str, Any]]:
+        shown = await act(one, "GET", f"/v1/jobs/{job}")
+        return list(shown["waits"]) if shown["counts"]["completed"] == 1 else []
+
+    (wait,) = await wait_until(read_waits, 20, "one item has completed, and the others wait")
+    assert wait["until"].endswith("-01T00:00:00.000Z")
+    assert wait == {
+        "kind": "quota",
+        "items": 2,
+        "reason": "the quota of 1 call a month is used up",
+        "until": wait["until"],
+    }
+    await enlarge(one, 3)
+
+    async def is_over() -> bool:
+        shown = await act(one, "GET", f"/v1/jobs/{job}")
+        return bool(shown["status"] == "completed" and shown["waits"] == [])
+
+    await wait_until(is_over, 30, "the job has ended")
+
+
+@pytest.mark.requirement("CMD-24")
+async def test_schedule_says_which_quota_its_runs_wait_for(rig: Rig) -> None:
+    one = await rig.start(clients=[client(1, "refuse")])
+    assert read_state(await one.send("ada-key", "covered")) == "TASK_STATE_COMPLETED"
+    message = {"parts": [{"text": "echo late"}]}
+    created = await act(
+        one, "POST", "/v1/schedules", title="late", agent="echo", message=message, everyS=3600
+    )
+    path = f"/v1/schedules/{created['schedule']['scheduleId']}"
+    assert "waitsFor" not in await act(one, "GET", path)
+    await act(one, "POST", f"{path}/run")
+
+    async def read_wait() -> str:
+        return str((await act(one, "GET", path)).get("waitsFor", ""))
+
+    waits = await wait_until(read_wait, 20, "the run waits")
+    assert waits.startswith("the quota of 1 call a month is used up, until 2")
+    await enlarge(one, 2)
+
+    async def has_run() -> bool:
+        shown = await act(one, "GET", path)
+        return bool(shown["recent"]) and "waitsFor" not in shown
+
+    await wait_until(has_run, 30, "the run has begun")
+
+
 async def test_blocking_v03_caller_gets_the_waiting_task_at_once(rig: Rig) -> None:
     one = await rig.start(clients=[client(1)])
     await one.send("ada-key", "covered")

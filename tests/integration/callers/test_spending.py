@@ -13,7 +13,7 @@ from passerelle.core.principal import Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.runtime.records.places import name_home
 from tests.support.open_metrics import read_families
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ async def test_429_of_an_agent_is_a_fact_and_costs_nothing(rig: Rig) -> None:
     client = {"name": "once", "quotas": [{"cost": "0.15"}]}
     one = await rig.start(clients=[client], agent=PRICED)
     rig.peer.answer_next(
-        HttpAnswer(status=429, headers={"retry-after": "7200"})
+        ScriptedResponse(status=429, headers={"retry-after": "7200"})
     )  # longer than the run's time limit
     refused = await one.send("once-key")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "7200")

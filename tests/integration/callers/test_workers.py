@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.support.worker_program import Worker
+from tests.support.worker_program import CommandWorker
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -37,12 +37,12 @@ POLICY: Final = {
 }
 
 
-async def start(rig: Rig, **policy: object) -> tuple[Instance, Worker]:
+async def start(rig: Rig, **policy: object) -> tuple[Instance, CommandWorker]:
     """Starts a gateway, and a worker on a running task of Ada's."""
     one = await rig.start(clients=[ADA, BUILDER, HOST], policy={**POLICY, **policy})
     turn = {"agent": "echo", "text": "slow 8"}
     accepted = (await one.http.post("/v1/turns", json=turn, headers=key("ada"))).json()
-    return one, Worker(one.http, "builder-key", accepted["taskId"])
+    return one, CommandWorker(one.http, "builder-key", accepted["taskId"])
 
 
 def key(name: str, idem: str = "") -> dict[str, str]:
@@ -62,7 +62,7 @@ async def decide(one: Instance, view: JsonObject, option: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def read_events(one: Instance, worker: Worker) -> list[dict[str, Any]]:
+async def read_events(one: Instance, worker: CommandWorker) -> list[dict[str, Any]]:
     record = (await one.http.get(f"/v1/tasks/{worker.task}", headers=key("ada"))).json()
     return await one.read_session(record["sessionId"])
 
@@ -188,7 +188,7 @@ async def test_dry_run_reports_the_decision_and_writes_nothing(rig: Rig) -> None
     assert await list_judgements(one, worker) == before
 
 
-async def list_judgements(one: Instance, worker: Worker) -> list[str]:
+async def list_judgements(one: Instance, worker: CommandWorker) -> list[str]:
     """Returns the ids of the events about permissions and approvals."""
     classes = ("permission.", "action.", "grant.", "hook.")
     events = await read_events(one, worker)
@@ -199,7 +199,7 @@ async def test_worker_asks_only_for_tasks_of_its_tenant_and_reads_only_its_own_a
     rig: Rig,
 ) -> None:
     one, worker = await start(rig)
-    stranger = Worker(one.http, "builder-key", "task_nowhere")
+    stranger = CommandWorker(one.http, "builder-key", "task_nowhere")
     body = {
         "taskId": stranger.task,
         "actionType": "command",
@@ -231,7 +231,7 @@ async def test_rejection_resumes_the_task_that_waited_for_it(rig: Rig) -> None:
     assert (await worker.run(asked, "make install")).status_code == 409
 
 
-async def read_status(one: Instance, worker: Worker) -> str:
+async def read_status(one: Instance, worker: CommandWorker) -> str:
     record = (await one.http.get(f"/v1/tasks/{worker.task}", headers=key("ada"))).json()
     return str(record["status"])
 

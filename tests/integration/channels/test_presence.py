@@ -18,7 +18,9 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.presence import Presence
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import SUBPROTOCOL
+from passerelle.store import keys
 from passerelle.store.channels import RedisPresences
+from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, Rig, serve
 from tests.support.batches import mint
@@ -133,6 +135,23 @@ async def test_expired_presence_is_removed_without_a_notification(store: Store) 
         await phone.say(state="idle")
         await phone.sees(phone="idle", frozen="active")
         await phone.sees(phone="idle")
+
+
+async def test_presence_of_a_newer_version_does_not_hide_the_others(store: Store) -> None:
+    async with serve(store, QUICK) as rig, device(rig, "phone") as phone:
+        await phone.say(state="active")
+        await phone.sees(phone="active")
+        shard, unknown = shard_of(ADA.key), mint("ch", shard_of(ADA.key))
+        # A later gateway, during a rolling upgrade, has a state that this version does not know.
+        word = orjson.dumps(
+            {"channelId": unknown, "device": "desk", "tab": None, "state": "presenting"}
+        )
+        row = b"9999999999999|1|" + word
+        await store.nodes.write(shard, pack("HSET", keys.presence(shard, ADA.key), unknown, row))
+        await phone.say(state="idle")
+        await phone.sees(phone="idle")
+        await phone.say(state="away")
+        await phone.sees(phone="away")
 
 
 async def test_heartbeat_announces_again_after_the_store_was_flushed(store: Store) -> None:

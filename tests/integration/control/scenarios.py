@@ -14,7 +14,7 @@ from passerelle.core.read_models.task import QUIET_MS
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.support.control_client import ControlClient
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -118,7 +118,7 @@ async def waiting_credential(control: ControlClient) -> str:
 
 async def waiting_resource(control: ControlClient) -> str:
     """The agent is busy."""
-    control.harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    control.harness.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "60"}))
     return await control.start()
 
 

@@ -41,7 +41,7 @@ async def test_the_first_append_that_the_server_refuses_logs_the_reason(tmp_path
                 with pytest.raises(StoreUnavailable, match="run this command"):
                     await writes.append(batch, feed=False)
             assert await store.log.read_page(at.stream, 0) == [], "nothing is half-written"
-    (away,) = [line for line in said if line["event"] == "store.away"]
+    (away,) = [line for line in said if line["event"] == "store.unavailable"]
     assert "run this command" in away["reason"]
 
 

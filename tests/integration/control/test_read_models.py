@@ -351,7 +351,7 @@ async def test_an_old_session_is_read_in_windows_of_bounded_cost(control: Contro
     assert log.entries_read <= LOOKED_AT + 2
     control.harness.forget_sessions()
     assert explained["marks"]["facts"]["state"] == "unavailable"
-    assert "are not looked at" in explained["marks"]["facts"]["reason"]
+    assert "were not read" in explained["marks"]["facts"]["reason"]
 
 
 @pytest.mark.requirement("SNAP-1", "CMD-16")

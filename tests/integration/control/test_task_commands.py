@@ -26,7 +26,7 @@ from passerelle.core.task.status import Phase, Status
 from passerelle.core.wire.json import Json, JsonObject
 from tests.support.control_client import ControlClient, task_id_of
 from tests.support.harness import ADA, BOB
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -271,7 +271,7 @@ async def test_message_that_a_busy_agent_refused_is_not_resent_while_its_task_is
     control: ControlClient,
 ) -> None:
     peer = control.harness.peer
-    peer.answer_next(HttpAnswer(503, headers={"Retry-After": "60"}))
+    peer.answer_next(ScriptedResponse(503, headers={"Retry-After": "60"}))
     task_id = await control.start()
     await control.until(task_id, Status.WAITING_RESOURCE)
     await control.do("pause_task", taskId=task_id)

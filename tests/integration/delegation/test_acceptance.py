@@ -14,7 +14,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from tests.support.harness import Harness
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ REVIEW: JsonObject = {"review": "Is it the picture that was wanted?"}
 DAY_MS = 24 * 3600 * 1000
 
 
-def send_artifacts(*parts: Json) -> Script:
+def send_artifacts(*parts: Json) -> TurnScript:
     """An agent that sends each part as an artifact and completes."""
 
     async def work(turn: Turn) -> None:

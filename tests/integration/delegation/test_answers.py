@@ -12,7 +12,7 @@ from passerelle.core.errors import InvalidAgentResponse, NotFound, PeerRefused, 
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.support.harness import ADA, BOB, Harness
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -153,7 +153,7 @@ async def test_unreachable_agent_is_an_error_and_no_task_is_shown(harness: Harne
 
 
 async def test_invalid_response_is_an_error_and_no_task_is_shown(harness: Harness) -> None:
-    harness.peer.answer_next(HttpAnswer(200, b'{"jsonrpc": "2.0", "id": 1, "result": 7}'))
+    harness.peer.answer_next(ScriptedResponse(200, b'{"jsonrpc": "2.0", "id": 1, "result": 7}'))
     accepted = await harness.send("hello")
     with pytest.raises(InvalidAgentResponse):
         await harness.await_answer(accepted)

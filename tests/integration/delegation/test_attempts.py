@@ -17,7 +17,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import parse_ms
 from tests.support.harness import ADA, Harness
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -163,7 +163,7 @@ async def test_retry_after_is_honoured_before_a_fallback(
     street: Harness,
 ) -> None:
     street.policy = replace(THRICE, fallback=("other",))
-    street.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "40"}))
+    street.peer.answer_next(ScriptedResponse(503, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
     response = asyncio.create_task(street.await_answer(accepted))
     await street.until(accepted, Status.RETRYING)
@@ -178,7 +178,7 @@ async def test_retry_after_is_honoured_before_a_fallback(
 @pytest.mark.requirement("ATT-16")
 async def test_busy_agent_is_replaced_when_its_attempts_are_exhausted(street: Harness) -> None:
     street.policy = FALLBACK
-    street.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "40"}))
+    street.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
     response = asyncio.create_task(street.await_answer(accepted))
     await street.until(accepted, Status.RETRYING)
@@ -194,7 +194,7 @@ async def test_further_attempt_sent_after_a_wait_contains_the_whole_message(
     harness.peer.next(fail)
     accepted = await harness.send("go", wait="stream")
     await harness.until(accepted, Status.RETRYING)
-    harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    harness.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "60"}))
     await harness.run_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
     await harness.until(accepted, Status.WAITING_RESOURCE)
     await harness.restart()

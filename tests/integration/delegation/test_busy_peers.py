@@ -24,7 +24,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.writes import AppendOptions
 from tests.integration.delegation.test_endings import state_of
 from tests.support.harness import ADA, Harness, task_of
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -42,7 +42,7 @@ async def until_held(harness: Harness, accepted: TurnAccepted) -> TaskRecord:
 async def test_message_for_a_busy_agent_waits_for_its_retry_after(
     harness: Harness, wait: WaitMode, status: int, *, is_limit: bool
 ) -> None:
-    harness.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
+    harness.peer.answer_next(ScriptedResponse(status, headers={"Retry-After": "7"}))
     accepted = await harness.send("hello", wait=wait)
     response = asyncio.create_task(harness.await_answer(accepted))
     record = await until_held(harness, accepted)
@@ -90,7 +90,7 @@ def read_wait(task: JsonObject) -> str:
 @pytest.mark.parametrize("status", [429, 503])
 async def test_unary_caller_gets_the_waiting_task(harness: Harness, status: int) -> None:
     """Also after a restart, and for a caller that repeats the call with the same key."""
-    harness.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
+    harness.peer.answer_next(ScriptedResponse(status, headers={"Retry-After": "7"}))
     accepted = await harness.send("hello")
     waiting = cast("JsonObject", (await harness.await_answer(accepted))["task"])
     assert f"HTTP {status}" in read_wait(waiting)
@@ -108,7 +108,7 @@ async def test_unary_caller_gets_the_waiting_task(harness: Harness, status: int)
 
 
 async def test_streaming_caller_sees_each_wait_as_a_status(harness: Harness) -> None:
-    busy = HttpAnswer(429, headers={"Retry-After": "7"})
+    busy = ScriptedResponse(429, headers={"Retry-After": "7"})
     harness.peer.answer_next(busy, busy)
     accepted = await harness.send("hello", wait="stream")
     watching = asyncio.create_task(harness.watch(accepted))
@@ -131,7 +131,7 @@ async def test_streaming_caller_sees_each_wait_as_a_status(harness: Harness) -> 
 async def test_bare_message_of_an_agent_that_was_busy_completes_the_waiting_task(
     harness: Harness,
 ) -> None:
-    harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "7"}))
+    harness.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "7"}))
     accepted = await harness.send("message hello")
     read_wait(cast("JsonObject", (await harness.await_answer(accepted))["task"]))
     await until_held(harness, accepted)
@@ -142,7 +142,7 @@ async def test_bare_message_of_an_agent_that_was_busy_completes_the_waiting_task
 
 
 async def test_short_wait_is_not_reported_to_the_caller(harness: Harness) -> None:
-    harness.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "2"}))
+    harness.peer.answer_next(ScriptedResponse(503, headers={"Retry-After": "2"}))
     accepted = await harness.send("message hello")
     response = asyncio.create_task(harness.await_answer(accepted))
     await until_held(harness, accepted)
@@ -157,7 +157,7 @@ async def test_busy_agent_is_an_error_if_configured(
 ) -> None:
     harness.timeouts = replace(harness.timeouts, refuses=True)
     await harness.restart()
-    harness.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
+    harness.peer.answer_next(ScriptedResponse(status, headers={"Retry-After": "7"}))
     accepted = await harness.send("hello", wait=wait)
     with pytest.raises(PeerUnavailable, match="takes no more work") as caught:
         await harness.await_answer(accepted)
@@ -170,7 +170,7 @@ async def test_busy_agent_is_an_error_if_configured(
 async def test_message_that_no_agent_accepts_fails_after_its_limit(harness: Harness) -> None:
     harness.timeouts = replace(harness.timeouts, busy_s=10.0)
     await harness.restart()
-    busy = HttpAnswer(429, headers={"Retry-After": "7"})
+    busy = ScriptedResponse(429, headers={"Retry-After": "7"})
     harness.peer.answer_next(busy, busy)
     accepted = await harness.send("hello")
     read_wait(cast("JsonObject", (await harness.await_answer(accepted))["task"]))
@@ -186,7 +186,7 @@ async def test_message_that_no_agent_accepts_fails_after_its_limit(harness: Harn
 
 @pytest.mark.requirement("I9")
 async def test_waiting_message_is_sent_by_the_next_driver(harness: Harness) -> None:
-    harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    harness.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "60"}))
     accepted = await harness.send("hello")
     await until_held(harness, accepted)
     await harness.restart()
@@ -208,7 +208,7 @@ async def test_message_of_the_next_driver_equals_the_first(harness: Harness) -> 
         "configuration": {"acceptedOutputModes": ["text/plain"]},
         "metadata": {"tier": "gold"},
     }
-    harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    harness.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "60"}))
     command = SubmitTurn(
         "echo", message, "a2a", "unary", context_id=before.context_id, params=params
     )
@@ -227,7 +227,7 @@ async def test_message_of_the_next_driver_equals_the_first(harness: Harness) -> 
 
 
 async def test_busy_agent_without_retry_after_is_retried_with_backoff(harness: Harness) -> None:
-    harness.peer.answer_next(HttpAnswer(429), HttpAnswer(429))
+    harness.peer.answer_next(ScriptedResponse(429), ScriptedResponse(429))
     accepted = await harness.send("hello")
     for times in (1, 2):
         await wait_until(lambda: harness.peer.count("SendMessage") == times, 15, "it was sent")  # noqa: B023
@@ -238,7 +238,7 @@ async def test_busy_agent_without_retry_after_is_retried_with_backoff(harness: H
 
 
 async def test_waiting_message_that_is_cancelled_is_not_sent(harness: Harness) -> None:
-    harness.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "60"}))
+    harness.peer.answer_next(ScriptedResponse(503, headers={"Retry-After": "60"}))
     accepted = await harness.send("hello")
     await until_held(harness, accepted)
     await request_cancel(harness, accepted)
@@ -282,7 +282,7 @@ async def request_cancel(harness: Harness, accepted: TurnAccepted) -> None:
 
 async def test_wait_longer_than_the_run_is_an_error_with_retry_after(harness: Harness) -> None:
     harness.policy = RetryPolicy(total_timeout_ms=5_000)
-    harness.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "7"}))
+    harness.peer.answer_next(ScriptedResponse(503, headers={"Retry-After": "7"}))
     accepted = await harness.send("hello")
     with pytest.raises(PeerUnavailable) as caught:
         await harness.await_answer(accepted)
@@ -294,7 +294,7 @@ async def test_poll_of_a_busy_agent_waits_for_its_retry_after(harness: Harness) 
     async def story(turn: Turn) -> None:
         await turn.status("WORKING")
         harness.peer.subscribes = False
-        busy = HttpAnswer(429, headers={"Retry-After": "1"})
+        busy = ScriptedResponse(429, headers={"Retry-After": "1"})
         harness.peer.answer_next(busy, busy)  # the subscription, and the poll after it
         await turn.drop()
 
@@ -310,7 +310,7 @@ async def test_poll_of_a_busy_agent_waits_for_its_retry_after(harness: Harness) 
 
 
 async def test_task_with_a_too_long_response_is_cancelled_at_the_agent(harness: Harness) -> None:
-    endless = HttpAnswer(200, b"[" + b" " * (24 * 1024 * 1024) + b"]")
+    endless = ScriptedResponse(200, b"[" + b" " * (24 * 1024 * 1024) + b"]")
 
     async def story(turn: Turn) -> None:
         await turn.status("WORKING")

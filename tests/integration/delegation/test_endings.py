@@ -16,7 +16,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_calls import poll_task
 from tests.support.harness import ADA, Harness
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -342,7 +342,7 @@ async def test_cancel_of_a_waiting_task_closes_its_approval(harness: Harness) ->
 async def test_follow_up_that_the_agent_refuses_does_not_change_the_task(harness: Harness) -> None:
     accepted = await harness.send("silent", wait="stream")
     await harness.until(accepted, Status.QUEUED)
-    harness.peer.answer_sends(HttpAnswer(422))
+    harness.peer.answer_sends(ScriptedResponse(422))
     await harness.send("more", task=accepted.facade)
 
     async def is_recorded() -> bool:

@@ -12,7 +12,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.support.harness import Harness
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ async def test_denying_rule_is_a_policy_error_and_nothing_is_sent(harness: Harne
 async def test_unreachable_agent_and_invalid_response_have_different_categories(
     harness: Harness,
 ) -> None:
-    harness.peer.answer_next(HttpAnswer(200, b"<html>hello</html>"))
+    harness.peer.answer_next(ScriptedResponse(200, b"<html>hello</html>"))
     run, _ = errors_of(await fail_by(harness, "go"))
     assert run.category is ErrorCategory.PROTOCOL
     await harness.peer.stop()

@@ -27,7 +27,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.file_server import File, FileServer
 from tests.support.harness import ADA, BOB, Harness
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 
 if TYPE_CHECKING:
     from passerelle.core.commands import WaitMode
@@ -53,7 +53,7 @@ def allow(harness: Harness, server: FileServer, **members: object) -> None:
     harness.outputs.reload(read_output_terms(OutputSettings.model_validate(given)))
 
 
-def send_files(*urls: str) -> Script:
+def send_files(*urls: str) -> TurnScript:
     """An agent that sends one artifact with these files, and completes."""
 
     async def work(turn: Turn) -> None:
@@ -327,7 +327,7 @@ async def ask_and_refuse(turn: Turn) -> None:
     "work", [refuse_at_once, fail_while_working, write_nonsense, ask_and_refuse]
 )
 async def test_redacted_pattern_is_removed_from_refusals_of_an_agent(
-    harness: Harness, file_server: FileServer, wait: WaitMode, work: Script
+    harness: Harness, file_server: FileServer, wait: WaitMode, work: TurnScript
 ) -> None:
     allow(harness, file_server, redact=[{"name": "project", "pattern": "project [a-z]+"}])
     harness.peer.next(work, work)
@@ -381,7 +381,7 @@ async def test_long_status_is_stored_by_reference_with_a_preview(
     assert max(len(entry.data) for entry in entries) < 20 * 1024
 
 
-def send_texts_and_files(number: int, *urls: str) -> Script:
+def send_texts_and_files(number: int, *urls: str) -> TurnScript:
     """An agent that sends ``number`` text artifacts, then one artifact per file, and completes."""
 
     async def work(turn: Turn) -> None:

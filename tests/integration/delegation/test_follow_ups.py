@@ -22,8 +22,8 @@ from passerelle.peers.config import PeerConfig
 from tests.integration.delegation.test_native_answers import ask, call, confirm
 from tests.support.asking import ask_leave
 from tests.support.harness import ADA, QUICK, Harness
-from tests.support.scripted_peer import HttpAnswer
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_peer import ScriptedResponse
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.sdk_agent import run_sdk_agent
 from tests.support.waiting import wait_until
 
@@ -173,7 +173,7 @@ async def test_refused_answer_is_an_error_only_for_its_own_caller(
         await done.wait()
         await turn.status("COMPLETED")
 
-    harness.peer.answer_sends(HttpAnswer(body=body, after=refused))
+    harness.peer.answer_sends(ScriptedResponse(body=body, after=refused))
     harness.peer.next(work)
     answer: TurnAccepted | None = None
     if form == "device":
@@ -289,7 +289,7 @@ async def test_explanation_of_a_refused_answer_contains_the_agents_message(
     assert (reason.code, reason.fact.type) == ("refused", "run.status")
     assert reason.text == (
         "agent 'echo' refused a message (code -32602): that is no answer; "
-        "the task goes on without it, and what it waits for can be answered again"
+        "the task continues without it, and its open request can be answered again"
     )
 
 
@@ -306,7 +306,7 @@ async def test_explanation_of_an_internal_error_contains_the_agents_message(
     await harness.until(accepted, Status.FAILED)
     expected = (
         "agent 'echo' failed with an internal error (code -32603): boom; its own log has the cause, "
-        "and the task can be tried again"
+        "and the task can be retried"
     )
     found = await explain(harness, accepted)
     assert [reason.text for reason in found.end] == [expected]
@@ -351,7 +351,7 @@ async def test_message_kept_for_an_approval_is_reported_to_its_sender_and_explai
     assert len(harness.peer.messages) == sent
 
 
-def ignore_message(*, keeps: bool) -> Script:
+def ignore_message(*, keeps: bool) -> TurnScript:
     """The agent does nothing with the message; ``keeps``: its status still shows the request.
 
     The Python SDK 0.3 moves the request into the history with any message, and shows none until there is a new one.

@@ -16,7 +16,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.asking import ask_leave
 from tests.support.harness import Harness
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ VECTORS: Final = [
 ]
 
 
-def play(vector: JsonObject) -> Script:
+def play(vector: JsonObject) -> TurnScript:
     """An agent whose task waits like the recorded one, and completes with any answer."""
     recorded = cast("JsonObject", vector["task"])
 

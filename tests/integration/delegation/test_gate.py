@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.rules import Policy
     from tests.support.harness import Harness
-    from tests.support.scripted_tasks import Script, Turn
+    from tests.support.scripted_tasks import Turn, TurnScript
 
 pytestmark = pytest.mark.anyio
 
@@ -374,7 +374,7 @@ async def test_withheld_response_is_not_stored(
     assert SECRET not in str([await harness.entries(accepted.session_id), record, blobs])
 
 
-def send_members(**members: Json) -> Script:
+def send_members(**members: Json) -> TurnScript:
     """An agent that works and completes, with text in one member of its task only."""
 
     async def work(turn: Turn) -> None:
@@ -434,7 +434,7 @@ SAID: Final[JsonObject] = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"t
     ids=["metadata", "history", "update", "artifact", "unary", "stream"],
 )
 async def test_hook_receives_every_member_of_a_response(
-    harness: Harness, tmp_path: Path, work: Script, wait: WaitMode
+    harness: Harness, tmp_path: Path, work: TurnScript, wait: WaitMode
 ) -> None:
     harness.rules = hook("keep_secret", points=frozenset({"before_deliver"}))
     harness.peer.next(work)

@@ -12,6 +12,7 @@ from passerelle.core.facts import ErrorDetail
 from passerelle.core.payloads.governance import HookPoint
 from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.hooks.caller import ANSWER_LIMIT_BYTES, HookAnswer, HookCaller
+from tests.support.ports import find_free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +118,14 @@ async def test_timeout_and_closed_connection_are_failures(
     cut = await caller.call(terms(endpoint), {})
     assert isinstance(cut, ErrorDetail)
     assert cut.code == "unreachable"
+
+
+async def test_hook_that_is_down_fails_with_the_reason(caller: HookCaller) -> None:
+    gone = Endpoint()
+    gone.url = f"http://127.0.0.1:{find_free_port()}"
+    found = await caller.call(terms(gone), {})
+    assert isinstance(found, ErrorDetail)
+    assert found.message == "the hook remote: the connection was refused"
 
 
 async def test_calls_share_a_connection_and_send_the_key(

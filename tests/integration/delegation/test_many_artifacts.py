@@ -21,7 +21,7 @@ from passerelle.delegation.verification.walk import verify_store
 from tests.support.control_client import ControlClient
 from tests.support.harness import Harness, task_of
 from tests.support.proof import SNAPSHOT_CAP
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 MANY = 150
 
 
-def send_artifacts(number: int, state: str = "COMPLETED") -> Script:
+def send_artifacts(number: int, state: str = "COMPLETED") -> TurnScript:
     """An agent that sends this number of artifacts at once."""
 
     async def send_all(turn: Turn) -> None:

@@ -19,7 +19,7 @@ from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from tests.integration.delegation.test_framework_dialects import VECTORS, play
 from tests.support.harness import ADA, BOB, Harness
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ def call(native_id: str, tool: str = "delete_rows", n: int = 42) -> JsonObject:
     return {"data": data, "metadata": {"adk_type": "function_call", "adk_is_long_running": True}}
 
 
-def ask(*calls: JsonObject) -> Script:
+def ask(*calls: JsonObject) -> TurnScript:
     """An agent that waits for these calls, and completes with any answer."""
 
     async def script(turn: Turn) -> None:
@@ -377,7 +377,7 @@ async def test_answer_without_an_id_does_not_answer_a_newer_request(
 ) -> None:
     """The first request was decided by another device, and the caller has not seen the second one."""
 
-    def approval(title: str) -> Script:
+    def approval(title: str) -> TurnScript:
         async def script(turn: Turn) -> None:
             task = await turn.open()
             form: JsonObject = {"action": "tool-call", "title": title, "name": "delete_rows"}

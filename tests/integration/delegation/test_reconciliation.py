@@ -24,7 +24,7 @@ from passerelle.delegation.runs.run import Run
 from passerelle.runtime.records.writes import AppendOptions, Written
 from tests.integration.delegation.test_endings import state_of
 from tests.support.harness import Harness, task_of
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -441,7 +441,7 @@ async def test_input_for_a_busy_agent_is_sent_after_its_retry_after(harness: Har
     wait_for_arrival(harness, 600.0)
     accepted = await harness.send("silent", wait="stream")
     await harness.until(accepted, Status.QUEUED)
-    harness.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "30"}))
+    harness.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "30"}))
     turn = await harness.send("and this", task=accepted.facade)
     member = f"input:{accepted.task_id}:{turn.turn_id}"
 

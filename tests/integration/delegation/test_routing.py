@@ -29,7 +29,7 @@ from passerelle.store.connection import pack
 from tests.integration.delegation.test_attempts import reject, state_of
 from tests.support.engine import Server
 from tests.support.harness import ADA, Harness, open_harness
-from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_peer import ScriptedResponse
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -197,7 +197,7 @@ async def test_chosen_agent_that_does_not_accept_is_replaced_at_once(
         case "refuses":
             square.peer.next(refuse)
         case "busy":
-            square.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "40"}))
+            square.peer.answer_next(ScriptedResponse(429, headers={"Retry-After": "40"}))
         case _:
             await square.peer.stop()
     accepted = await ask(square)

@@ -20,7 +20,7 @@ from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server
 from tests.support.harness import ADA, BOB, Harness, open_harness
-from tests.support.scripted_tasks import Frame, RemoteTask, Script, Turn
+from tests.support.scripted_tasks import RemoteTask, ScriptedFrame, Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 MANY = 20_000
 
 
-def talk(statuses: int) -> Script:
+def talk(statuses: int) -> TurnScript:
     """An agent that sends this number of statuses as fast as it can, and completes."""
 
     async def run(turn: Turn) -> None:
@@ -42,7 +42,7 @@ def talk(statuses: int) -> Script:
     return run
 
 
-def make_status(task: RemoteTask, number: int, more: str = "") -> Frame:
+def make_status(task: RemoteTask, number: int, more: str = "") -> ScriptedFrame:
     """A status with a unique text, followed by ``more``."""
     message: JsonObject = {
         "messageId": f"{task.id}-word-{number}",
@@ -55,7 +55,7 @@ def make_status(task: RemoteTask, number: int, more: str = "") -> Frame:
         "message": message,
     }
     update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
-    return Frame({"statusUpdate": update})
+    return ScriptedFrame({"statusUpdate": update})
 
 
 def find_driver(harness: Harness, accepted: TurnAccepted) -> ActiveRun:

@@ -13,13 +13,13 @@ from passerelle.core.task.record import ArtifactRef
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.support.harness import ADA, Harness
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn, TurnScript
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-def draw(picture: str, name: str = "sailboat") -> Script:
+def draw(picture: str, name: str = "sailboat") -> TurnScript:
     """An agent that creates one picture, with a new artifact id."""
 
     async def work(turn: Turn) -> None:

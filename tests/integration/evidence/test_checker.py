@@ -344,7 +344,7 @@ async def test_missing_and_inserted_lines_are_located(rig: Rig) -> None:
         (others, "(signatures): "),
         ([*others, last, b"{}"], "(signatures): "),
         ([*others, b'{"signatures":[]}'], "no gateway has signed"),
-        ([*others, last + b" "], "is not in its one form"),
+        ([*others, last + b" "], "is not in canonical form"),
     ):
         assert named(check(pack(b"".join(line + b"\n" for line in lines))), word)
     whole = b"".join(line + b"\n" for line in bundle.lines)
@@ -391,7 +391,7 @@ async def test_only_the_canonical_form_of_a_signature_is_accepted(rig: Rig) -> N
             changed = {**one, name: text[:-1] + letters[place ^ more]}
             lines = [*bundle.lines[:-1], canonicalize({"signatures": [changed]})]
             report = check(pack(b"".join(line + b"\n" for line in lines)))
-            assert named(report, f"{name} is not base64url in its one form")
+            assert named(report, f"{name} is not base64url in canonical form")
     # An unsigned member is refused, and a second signature must be valid as well.
     for changed in ({**one, "note": "x"}, {**one, "jwk": {**one["jwk"], "use": "sig"}}):
         lines = [*bundle.lines[:-1], canonicalize({"signatures": [one, changed]})]

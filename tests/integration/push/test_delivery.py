@@ -27,7 +27,7 @@ from tests.support.resolver import LoopbackResolver
 from tests.support.scripted_tasks import Turn
 from tests.support.stored_events import rewrite_stream
 from tests.support.waiting import wait_until
-from tests.support.webhook_receiver import WebhookReceiver, WebhookRequest
+from tests.support.webhook_receiver import ReceivedRequest, WebhookReceiver
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ async def frames_of(rig: Rig, task: str) -> list[bytes]:
     ]
 
 
-def last_state(notice: WebhookRequest) -> str:
+def last_state(notice: ReceivedRequest) -> str:
     """Returns the state in a notice; "" for one about an artifact."""
     body: dict[str, Any] = notice.body
     (holder,) = body.values()

@@ -22,7 +22,7 @@ from passerelle.webhooks import retries, stream
 from tests.integration.push.rig import Rig
 from tests.support.engine import ask
 from tests.support.waiting import wait_until
-from tests.support.webhook_receiver import WebhookRequest
+from tests.support.webhook_receiver import ReceivedRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("EXT-8")]
 SECRET: Final = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -105,7 +105,7 @@ def read_events(rig: Rig) -> list[bytes]:
     return [orjson.dumps(event) for one in batches for event in one.body["events"]]
 
 
-def verify(notice: WebhookRequest, secret: str = SECRET) -> bool:
+def verify(notice: ReceivedRequest, secret: str = SECRET) -> bool:
     """Verifies a notice like a receiver of the standard (Standard Webhooks, v1)."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     stamp = f"{notice.headers['webhook-id']}.{notice.headers['webhook-timestamp']}.".encode()

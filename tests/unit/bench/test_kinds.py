@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.kinds import CROWD, WHOLE, RoundPlan, WorkKind, WorkMix, make_scenes
-from bench.load import LoadResult
+from bench.load import LoadRun
 from bench.mixed_work import WorkTurn, make_rows
 from bench.rows import Row
 from bench.testbed import RoundResult
@@ -25,7 +25,7 @@ def find(
 
 def make_turn(gateway_us: float, *, base_us: float | None = None) -> WorkTurn:
     """An agent that takes 1,000 µs when it is called directly, and 4,000 behind the gateway."""
-    outcome = LoadResult(100, 1.0)
+    outcome = LoadRun(100, 1.0)
     base = None if base_us is None else RoundResult(outcome, 4_000, base_us)
     return WorkTurn(RoundResult(outcome, 1_000), RoundResult(outcome, 4_000, gateway_us), base)
 

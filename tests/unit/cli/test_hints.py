@@ -22,6 +22,17 @@ def test_check_is_hinted_at_for_settings(where: str) -> None:
     assert "passerelle check" in hint
 
 
-@pytest.mark.parametrize("where", ["--out", "WORKER_KEY", "/srv/state/owner-token"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "--out",
+        "WORKER_KEY",
+        "/srv/state/owner-token",
+        "keys/cards.pem",
+        "cards.pem",
+        "file",
+        "nofile.yaml",
+    ],
+)
 def test_check_is_not_hinted_at_for_an_option_a_variable_or_a_file(where: str) -> None:
     assert find_hints(ConfigInvalid(where, "cannot be used")) == []

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from passerelle.cli.init import compose_config, propose_name, write_config
-from passerelle.core.errors import ConfigInvalid
+from passerelle.core.errors import ConfigInvalid, InvalidInput
 from passerelle.gateway.settings.model import Settings
 
 AGENT = "https://agents.example.com/builder"
@@ -80,12 +80,12 @@ def test_invalid_input_is_refused_and_nothing_is_written(
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "passerelle.yaml"
     file.write_text("port: 1", "utf-8")
-    with pytest.raises(ConfigInvalid, match="exists already"):
+    with pytest.raises(InvalidInput, match="exists already"):
         write_config(file, AGENT, "a", 8080)
     assert file.read_text("utf-8") == "port: 1"
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match="cannot be written: No such file"):
+    with pytest.raises(InvalidInput, match="cannot be written: No such file"):
         write_config(tmp_path / "none" / "passerelle.yaml", AGENT, "a", 8080)

@@ -70,7 +70,7 @@ def test_every_source_of_a_verdict_is_in_the_trail() -> None:
     assert [(step.source, step.verdict, step.ref) for step in found.trail] == [
         ("rule", "allow", "yes"),
         ("rule", "deny", "no"),
-        ("default", "ask", "what a peer asks is for somebody to decide"),
+        ("default", "ask", "requests of a peer need an approval"),
     ]
     assert found.to_payload().rules == ("yes", "no")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ledger import LedgerFault, Mark, Row, collect, load
+from tests.support.ledger import LedgerFault, LedgerRow, Mark, collect, load
 from tools import capability_data
 from tools.capability_data import list_capabilities
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROWS = (
-    Row("ID-1", "s", "closed"),
-    Row("ID-2", "s", "begun", "half of it is missing"),
-    Row("ID-3", "s", "open", "it is not built"),
-    Row("CHN-1", "s", "closed"),
-    Row("CHN-2", "s", "closed"),
+    LedgerRow("ID-1", "s", "closed"),
+    LedgerRow("ID-2", "s", "begun", "half of it is missing"),
+    LedgerRow("ID-3", "s", "open", "it is not built"),
+    LedgerRow("CHN-1", "s", "closed"),
+    LedgerRow("CHN-2", "s", "closed"),
 )
 MARKS = tuple(Mark(name, "tests/test_it.py:1") for name in ("ID-1", "ID-2", "CHN-1", "CHN-2"))
 
