@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from passerelle.core.job.requests import JobModel, JobWait
+from passerelle.core.payloads.task import BlockerKind
 from passerelle.core.read_models.blockers import find_blockers
 from passerelle.core.task.record import TaskRecord, waits_for_quota
 
@@ -40,7 +41,9 @@ def show_job(record: SessionRecord) -> JobModel | None:
 def list_waits(tasks: Iterable[TaskRecord]) -> tuple[JobWait, ...]:
     """What the tasks of running items wait for, without quotas: an account knows which one is used up."""
     blockers = [one for task in tasks if not waits_for_quota(task) for one in find_blockers(task)]
-    counts = Counter((one.kind, one.reason, one.until) for one in blockers)
+    counts = Counter[tuple[BlockerKind, str | None, str | None]](
+        (one.kind, one.reason, one.until) for one in blockers
+    )
     return tuple(
         JobWait(kind, items, reason, until) for (kind, reason, until), items in counts.items()
     )
