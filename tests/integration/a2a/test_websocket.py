@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,6 +81,11 @@ async def open_socket(
 
 def write(text: str, number: int = 1) -> Answer:
     return {"message": {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}}
+
+
+def dump(body: Answer) -> str:
+    """JSON of any depth."""
+    return json.dumps(body, ensure_ascii=False)
 
 
 async def send_call(socket: ClientConnection, rpc_id: object, method: str, params: Answer) -> None:
@@ -228,6 +234,35 @@ async def test_malformed_request_is_refused_and_the_socket_stays(rig: Rig) -> No
         assert frame["error"]["code"] == -32600
         await send_call(socket, 3, "GetTask", {"id": "x"})
         assert (await receive(socket))["error"]["code"] == -32001
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"metadata": {"a2a-service-parameters": {"A2A-Extensions": "€"}}}, -32602),
+        ({"metadata": {"a2a-service-parameters": {"Idempotency-Key": "ключ"}}}, -32602),
+        ({"metadata": {"a2a-service-parameters": {"Idempotency-Key": 5}}}, -32602),
+        ({"metadata": {"a2a-service-parameters": ["A2A-Extensions"]}}, -32602),
+        ({"after": "€"}, -32602),
+        ({"after": "x", "deep": json.loads("[" * 300 + "]" * 300)}, -32700),
+    ],
+)
+async def test_service_parameter_that_no_header_could_have_ends_no_other_call(
+    rig: Rig, params: Answer, code: int
+) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await send_call(socket, 1, "SendStreamingMessage", write("slow 1"))
+        body = {**write("hello", 2), **params}
+        await socket.send(
+            f'{{"jsonrpc":"2.0","id":2,"method":"SendMessage","params":{dump(body)}}}'
+        )
+        frames: list[Answer] = []
+        while not frames or "streamEnd" not in frames[-1]:
+            frames.append(await receive(socket))
+    (refused,) = [frame["error"]["code"] for frame in frames if "error" in frame]
+    assert refused == code
+    assert rig.peer.texts == ["slow 1"]
 
 
 async def test_frames_are_text_and_as_long_as_bodies_at_most(rig: Rig) -> None:
