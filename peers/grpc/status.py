@@ -18,12 +18,11 @@ from google.protobuf.descriptor_pool import Default
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
-from passerelle.a2a_mapping.envelopes import list_details
+from passerelle.a2a_mapping.envelopes import find_retry, list_details
 from passerelle.a2a_mapping.errors import A2A_DOMAIN, ROWS, ErrorKind, classify
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.v0_3.responses import TYPES, name_type
 from passerelle.a2a_mapping.version import CURRENT
-from passerelle.core.errors import Limited, RemoteError
 from passerelle.core.frozen import frozen
 from passerelle.core.peer import Malformed, RefusedByPeer, Unknown
 from passerelle.peers.answers import INTERNAL_ERROR, MESSAGE_CHARS, list_given
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _RETRY_KEY: Final = "retry-after"
-_RETRY_INFO: Final = "type.googleapis.com/google.rpc.RetryInfo"
 # They have no types for a checker; once imported, their messages are found by name.
 for _module in ("status_pb2", "error_details_pb2"):
     import_module(f"google.rpc.{_module}")
@@ -57,9 +55,8 @@ def render_refusal(error: PasserelleError, version: Version = CURRENT) -> GrpcRe
     code = grpc.StatusCode[ROWS[classify(error)].grpc]
     details: list[Json] = list_details(error)
     trailing: list[tuple[str, str | bytes]] = []
-    if isinstance(error, RemoteError | Limited) and error.retry_after_s is not None:
-        trailing.append((_RETRY_KEY, str(error.retry_after_s)))
-        details.append({"@type": _RETRY_INFO, "retryDelay": f"{error.retry_after_s}s"})
+    if (retry_after_s := find_retry(error)) is not None:
+        trailing.append((_RETRY_KEY, str(retry_after_s)))
     status = {"code": code.value[0], "message": error.message, "details": details}
     trailing.append((DETAILS_KEY, ParseDict(status, _STATUS()).SerializeToString()))
     text = error.message if version == CURRENT else f"{name_type(error)}: {error.message}"
