@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
@@ -43,11 +43,13 @@ class AppAnswer:
 
 @dataclass(frozen=True, slots=True)
 class A2aError:
-    """The application returned an A2A error."""
+    """The application returned an A2A error, under an HTTP status."""
 
     code: int
     message: str
     details: Json
+    status: int = 200
+    retry_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class HttpError:
     """The application returned an HTTP status without an A2A response."""
 
     status: int
-    retry_after: str | None
+    retry_s: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +161,17 @@ class AppExchange:
 
     def _read_whole(self) -> AppOutcome:
         outcome = _read_envelope(bytes(self._whole))
-        if isinstance(outcome, Fault) and self._status != _OK:
-            retry = self._headers.get(b"retry-after")
-            return HttpError(self._status, None if retry is None else retry.decode("latin-1"))
-        return outcome
+        if self._status == _OK:
+            return outcome
+        retry = self._headers.get(b"retry-after", b"")
+        retry_s = int(retry) if retry.isdigit() else None
+        match outcome:
+            case A2aError():
+                return replace(outcome, status=self._status, retry_s=retry_s)
+            case Fault():
+                return HttpError(self._status, retry_s)
+            case _:
+                return outcome
 
 
 class InProcess:

@@ -65,9 +65,13 @@ async def ask(app: App, items: list[JsonObject] | None = None) -> AppOutcome:
         ),
         (
             answer({"error": {"code": -32001, "message": "none", "data": [1]}}, 400),
-            A2aError(-32001, "none", [1]),
+            A2aError(-32001, "none", [1], 400),
         ),
-        (answer(b"down", 503, "text/plain", retry_after="7"), HttpError(503, "7")),
+        (
+            answer({"error": {"code": -32603, "message": "later"}}, 429, retry_after="7"),
+            A2aError(-32603, "later", None, 429, 7),
+        ),
+        (answer(b"down", 503, "text/plain", retry_after="7"), HttpError(503, 7)),
         (answer(b"broken", 500, "text/plain"), HttpError(500, None)),
         (answer(b"hello", 200, "text/plain"), Fault("not JSON")),
         (answer([1]), Fault("no JSON-RPC response")),
