@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.a2a_mapping.members import object_at, read_json
+from passerelle.a2a_mapping.members import check_depth, object_at
 from passerelle.a2a_mapping.resume import LAST_EVENT_ID, RESUMED
-from passerelle.core.errors import InvalidInput, MalformedBody
+from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class CancelFrame:
 
 @frozen
 class RefusedFrame:
-    """A request with a service parameter that no header could have."""
+    """A request that is nested too deep, or has a service parameter that no header could have."""
 
     id: RpcId
     error: InvalidInput
@@ -73,8 +73,8 @@ def read_frame(text: str) -> CallFrame | CancelFrame | RefusedFrame:
     """A client frame. Anything but a JSON-RPC request passes unchanged, for the request checks."""
     body = text.encode()
     try:
-        value = read_json(body)
-    except MalformedBody:
+        value: Json = orjson.loads(body)
+    except orjson.JSONDecodeError:
         return CallFrame(None, body)
     if not isinstance(value, dict):
         return CallFrame(None, body)
@@ -82,9 +82,10 @@ def read_frame(text: str) -> CallFrame | CancelFrame | RefusedFrame:
     if value.get("method") == CANCEL_STREAM:
         return CancelFrame(_read_id(params))
     rpc_id = _read_id(value)
-    if _AFTER not in params and SERVICE_PARAMETERS not in object_at(params, _METADATA):
-        return CallFrame(rpc_id, body)
     try:
+        check_depth(body, value)
+        if _AFTER not in params and SERVICE_PARAMETERS not in object_at(params, _METADATA):
+            return CallFrame(rpc_id, body)
         headers = _take_parameters(params)
     except InvalidInput as error:
         return RefusedFrame(rpc_id, error)

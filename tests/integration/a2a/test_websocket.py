@@ -32,6 +32,7 @@ from passerelle.client.a2a_websocket import BINDING, bind_headers
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.support.asking import ask_leave
 from tests.support.engine import Server, engine_server, started_legs
+from tests.support.scripted_tasks import Turn
 
 __all__ = ["engine_server", "started_legs"]
 
@@ -116,8 +117,8 @@ async def open_client(instance: Instance) -> Client:
     return factory.create(ParseDict(card.json(), AgentCard(), ignore_unknown_fields=True))
 
 
-def compose(text: str) -> SendMessageRequest:
-    message = Message(message_id="sdk-1", role=Role.ROLE_USER, parts=[Part(text=text)])
+def compose(text: str, message_id: str = "sdk-1") -> SendMessageRequest:
+    message = Message(message_id=message_id, role=Role.ROLE_USER, parts=[Part(text=text)])
     return SendMessageRequest(message=message)
 
 
@@ -133,6 +134,24 @@ async def test_the_sdk_factory_finds_the_binding_on_the_card_and_uses_it(rig: Ri
         await client.get_task(GetTaskRequest(id="no-such-task"))
     with pytest.raises(TaskNotFoundError):
         await anext(client.subscribe(SubscribeToTaskRequest(id="no-such-task")))
+    await client.close()
+
+
+async def test_an_answer_of_any_length_reaches_the_client_and_ends_no_other_call(rig: Rig) -> None:
+    async def write_much(turn: Turn) -> None:
+        for number in range(6):
+            await turn.artifact("y" * 1_000_000, append=number > 0, last=number == 5)
+        await turn.status("COMPLETED")
+
+    rig.peer.on("much", write_much)
+    client = await open_client(await start(rig))
+    sent = [event async for event in client.send_message(compose("much"))]
+    slow = client.send_message(compose("slow 1", "sdk-2"))
+    begun = await anext(slow)
+    task = await client.get_task(GetTaskRequest(id=sent[-1].status_update.task_id))
+    assert sum(len(part.text) for part in task.artifacts[0].parts) == 6_000_000
+    rest = [begun, *[event async for event in slow]]
+    assert rest[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
     await client.close()
 
 
@@ -245,6 +264,7 @@ async def test_malformed_request_is_refused_and_the_socket_stays(rig: Rig) -> No
         ({"metadata": {"a2a-service-parameters": ["A2A-Extensions"]}}, -32602),
         ({"after": "€"}, -32602),
         ({"after": "x", "deep": json.loads("[" * 300 + "]" * 300)}, -32700),
+        ({"deep": json.loads("[" * 70 + "]" * 70)}, -32700),
     ],
 )
 async def test_service_parameter_that_no_header_could_have_ends_no_other_call(
@@ -260,8 +280,8 @@ async def test_service_parameter_that_no_header_could_have_ends_no_other_call(
         frames: list[Answer] = []
         while not frames or "streamEnd" not in frames[-1]:
             frames.append(await receive(socket))
-    (refused,) = [frame["error"]["code"] for frame in frames if "error" in frame]
-    assert refused == code
+    (refused,) = [frame for frame in frames if "error" in frame]
+    assert (refused["id"], refused["error"]["code"]) == (2, code)
     assert rig.peer.texts == ["slow 1"]
 
 

@@ -74,9 +74,11 @@ def test_a_cursor_that_is_no_text_of_a_header_is_refused(after: object) -> None:
     assert frame.error.field == "after"
 
 
-def test_a_frame_that_is_nested_too_deep_is_left_to_the_request_checks() -> None:
-    text = '{"id":7,"params":{"after":"x","deep":' + "[" * 300 + "]" * 300 + "}}"
-    assert read_frame(text) == CallFrame(None, text.encode())
+@pytest.mark.parametrize("other", ['"after":"x",', ""])
+def test_a_frame_that_is_nested_too_deep_is_refused_by_its_id(other: str) -> None:
+    frame = read_frame('{"id":7,"params":{' + other + '"deep":' + "[" * 300 + "]" * 300 + "}}")
+    assert isinstance(frame, RefusedFrame)
+    assert (frame.id, frame.error.stable_code) == (7, "malformed_body")
 
 
 @pytest.mark.parametrize("rpc_id", [7, "x", None, True, [1]])
