@@ -98,10 +98,12 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
     for detail in objects_at(rich or {}, "details"):
         if (native := _BY_REASON.get(text_at(detail, "reason"))) is not None:
             return RefusedByPeer(native, message, details=details)
+    waits = [wait for one in objects_at(rich or {}, "details") if (wait := _read_wait(one))]
+    wait_s = waits[0] if waits else None
     named, _, said = message.partition(": ")
     if (native := _BY_TYPE.get(named)) is not None:
         # Agents of 0.3 put the class of an error into its text, as the Python SDK does.
-        return RefusedByPeer(native, said, details=details)
+        return RefusedByPeer(native, said, _BUSY.get(code, OK), wait_s, details)
     if code in _REFUSING:
         native, status = _REFUSING[code]
         return RefusedByPeer(native, message, status, details=details)
@@ -109,9 +111,6 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
         # Sent by our own end of the connection.
         return Malformed("a message over its limit", b"", too_long=True)
     if rich is not None:
-        wait_s = next(
-            (wait for one in objects_at(rich, "details") if (wait := _read_wait(one))), None
-        )
         return RefusedByPeer(INTERNAL_ERROR, message, _BUSY.get(code, OK), wait_s, details)
     if code == "UNKNOWN" and message and not message.startswith(_LIBRARY_TEXTS):
         return Unknown(f"gRPC {code}", HTTPStatus.INTERNAL_SERVER_ERROR, message)
