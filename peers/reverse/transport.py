@@ -165,5 +165,7 @@ def read_refusal(failure: Failed) -> RefusedByPeer | Unknown | Malformed | PeerO
         case "status", {"status": int() as status}:
             wait = None if failure.retry_s is None else str(failure.retry_s)
             return answers.read_bare_status(status, wait, failure.message.encode())
+        case "failed", {"tooLong": True}:
+            return Malformed(failure.message[: answers.MESSAGE_CHARS], b"", too_long=True)
         case _:
             return Unknown(f"{failure.code}: {failure.message}"[: answers.MESSAGE_CHARS])

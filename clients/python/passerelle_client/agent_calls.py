@@ -150,8 +150,9 @@ class ServedCalls:
                 word = "busy" if status in _BUSY else "status"
                 extra = {"status": status}
                 await self._end(work, Failed(work.id, word, f"HTTP {status}", wait_s, extra))
-            case Fault(reason):
-                await self._end(work, Failed(work.id, "failed", reason))
+            case Fault(reason, is_too_long):
+                known: JsonObject | None = {"tooLong": True} if is_too_long else None
+                await self._end(work, Failed(work.id, "failed", reason, data=known))
             case _:
                 assert_never(outcome)
 

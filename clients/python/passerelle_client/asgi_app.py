@@ -31,6 +31,7 @@ App: TypeAlias = Callable[
 
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 _OK: Final = 200
+_REDIRECTED: Final = 300
 _CARD_PATH: Final = "/.well-known/agent-card.json"
 
 
@@ -62,9 +63,10 @@ class HttpError:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The application raised, or its response cannot be read."""
+    """The application raised, or its response cannot be read; ``is_too_long``: a repeat would be as long."""
 
     reason: str
+    is_too_long: bool = False
 
 
 AppOutcome: TypeAlias = AppAnswer | A2aError | HttpError | Fault
@@ -132,8 +134,8 @@ class AppExchange:
                 self._headers = {
                     bytes(name).lower(): bytes(value) for name, value in message.get("headers", ())
                 }
-                media_type = self._headers.get(b"content-type", b"")
-                if status == _OK and media_type.startswith(b"text/event-stream"):
+                media_type = self._headers.get(b"content-type", b"").lower()
+                if self._is_success and media_type.startswith(b"text/event-stream"):
                     self._parser = SseParser(MAX_ITEM_BYTES)
             case {"type": "http.response.body"}:
                 await self._take(bytes(message.get("body", b"")))
@@ -144,7 +146,7 @@ class AppExchange:
         if self._parser is None:
             self._whole += chunk
             if len(self._whole) > MAX_ITEM_BYTES:
-                self._fail(Fault(f"an answer over {MAX_ITEM_BYTES} bytes"))
+                self._fail(Fault(f"an answer over {MAX_ITEM_BYTES} bytes", is_too_long=True))
             return
         for payload in self._parser.feed(chunk):
             outcome = _read_envelope(payload)
@@ -153,7 +155,11 @@ class AppExchange:
             elif outcome.data is not None:
                 await self._on_item(outcome.data)
         if self._parser.overflowed:
-            self._fail(Fault(f"an event over {MAX_ITEM_BYTES} bytes"))
+            self._fail(Fault(f"an event over {MAX_ITEM_BYTES} bytes", is_too_long=True))
+
+    @property
+    def _is_success(self) -> bool:
+        return _OK <= self._status < _REDIRECTED
 
     def _fail(self, error: AppOutcome) -> None:
         self._error = error
@@ -161,7 +167,7 @@ class AppExchange:
 
     def _read_whole(self) -> AppOutcome:
         outcome = _read_envelope(bytes(self._whole))
-        if self._status == _OK:
+        if self._is_success:
             return outcome
         retry = self._headers.get(b"retry-after", b"")
         retry_s = int(retry) if retry.isdigit() else None

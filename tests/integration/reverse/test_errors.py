@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -11,11 +11,11 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.utils.errors import InvalidParamsError
-from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from passerelle.client.agent import ReverseAgent
-from passerelle.client.asgi_app import App
+from passerelle.client.asgi_app import MAX_ITEM_BYTES, App
 from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import (
@@ -106,3 +106,60 @@ async def test_an_error_longer_than_a_frame_ends_no_other_call_of_the_link(rig: 
     events = await instance.read_session(record["sessionId"])
     assert "run.reconnecting" not in {event["type"] for event in events}
     assert rig.agent.executor.executed["m-1"] == 1
+
+
+def answer_all(app: App, status: int, media_type: str, write: Callable[[JsonObject], str]) -> App:
+    """Answers each message with what ``write`` makes of it, and everything else as ``app`` does."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") != "POST":
+            await app(scope, receive, send)
+            return
+        request = await receive()
+        call: JsonObject = orjson.loads(request["body"])
+        if call["method"] in {"SendMessage", "SendStreamingMessage"}:
+            answer = Response(write(call), status, media_type=media_type)
+            await answer(scope, receive, send)
+            return
+
+        async def receive_again() -> Message:
+            return request
+
+        await app(scope, receive_again, send)
+
+    return serve
+
+
+def write_stream(call: JsonObject) -> str:
+    """A task that completes, as server-sent events."""
+    names: JsonObject = {"taskId": "t-1", "contextId": "c-1"}
+    done: JsonObject = {"state": "TASK_STATE_COMPLETED"}
+    artifact: JsonObject = {"artifactId": "a-1", "parts": [{"text": "hello"}]}
+    events: list[JsonObject] = [
+        {"task": {"id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_WORKING"}}},
+        {"artifactUpdate": {**names, "artifact": artifact}},
+        {"statusUpdate": {**names, "status": done}},
+    ]
+    answers = (orjson.dumps({"jsonrpc": "2.0", "id": call["id"], "result": one}) for one in events)
+    return "".join(f"data: {answer.decode()}\n\n" for answer in answers)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202])
+async def test_a_stream_under_any_status_of_success_is_read(rig: Rig, status: int) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    app = answer_all(rig.agent.make(), status, "text/event-stream", write_stream)
+    async with link(rig, instance, app):
+        frames = await caller.collect("SendStreamingMessage", caller.write("hello"))
+        assert read_texts(await caller.read(frames[0]["task"])) == ["hello"]
+
+
+async def test_an_answer_over_the_limit_fails_its_task_at_once(rig: Rig) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    app = answer_all(
+        rig.agent.make(), 200, "application/json", lambda _: " " * (MAX_ITEM_BYTES + 1)
+    )
+    async with link(rig, instance, app):
+        answer = await caller.ask("SendMessage", caller.write("hello"))
+    assert answer["error"]["data"][0]["reason"] == "INVALID_AGENT_RESPONSE"
