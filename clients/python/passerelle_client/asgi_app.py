@@ -8,6 +8,7 @@ A caller that leaves shows as ``http.disconnect``; the application decides how t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ App: TypeAlias = Callable[
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 _OK: Final = 200
 _REDIRECTED: Final = 300
+_FAILED: Final = 500
+_LOG: Final = logging.getLogger(__name__)
 _CARD_PATH: Final = "/.well-known/agent-card.json"
 
 
@@ -63,7 +66,7 @@ class HttpError:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The application raised, or its response cannot be read; ``is_too_long``: a repeat would be as long."""
+    """The application broke off its response, or it cannot be read; ``is_too_long``: a repeat would be as long."""
 
     reason: str
     is_too_long: bool = False
@@ -96,6 +99,7 @@ class AppExchange:
         self._parser: SseParser | None = None
         self._whole = bytearray()
         self._error: AppOutcome | None = None
+        self._is_complete = False
 
     def leave(self) -> None:
         """Disconnects the caller: no further response is read."""
@@ -108,7 +112,12 @@ class AppExchange:
         except _Stop:
             pass
         except Exception as error:  # noqa: BLE001  any exception of an application is its fault
-            return Fault(f"{type(error).__name__}: {error}")
+            _LOG.exception("the application raised an exception")
+            if not self._status:
+                # As a server answers for it over HTTP: the application got the request, and failed.
+                return HttpError(_FAILED, None)
+            if not self._is_complete:
+                return Fault(f"{type(error).__name__}: {error}")
         if self._error is not None:
             return self._error
         if self._parser is not None:
@@ -138,6 +147,7 @@ class AppExchange:
                 if self._is_success and media_type.startswith(b"text/event-stream"):
                     self._parser = SseParser(MAX_ITEM_BYTES)
             case {"type": "http.response.body"}:
+                self._is_complete = not message.get("more_body", False)
                 await self._take(bytes(message.get("body", b"")))
             case _:
                 pass

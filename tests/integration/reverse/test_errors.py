@@ -163,3 +163,15 @@ async def test_an_answer_over_the_limit_fails_its_task_at_once(rig: Rig) -> None
     async with link(rig, instance, app):
         answer = await caller.ask("SendMessage", caller.write("hello"))
     assert answer["error"]["data"][0]["reason"] == "INVALID_AGENT_RESPONSE"
+
+
+async def test_an_application_that_raises_has_failed_and_is_not_searched(rig: Rig) -> None:
+    def raise_at_once(_call: JsonObject) -> str:
+        raise RuntimeError("broken")
+
+    instance = await rig.start()
+    caller = Caller(instance)
+    app = answer_all(rig.agent.make(), 200, "application/json", raise_at_once)
+    async with link(rig, instance, app):
+        answer = await caller.ask("SendMessage", caller.write("hello"))
+    assert answer["error"]["message"] == f"agent '{NAME}' failed with HTTP 500"
