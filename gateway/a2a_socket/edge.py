@@ -32,6 +32,7 @@ from passerelle.core.agent_name import is_served
 from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.headers import REASON, find_repeated, read_fields
+from passerelle.gateway.a2a.http_request import FRAMED
 from passerelle.gateway.a2a.paths import AGENTS, split_path
 from passerelle.gateway.a2a_socket.answer import SocketAnswer
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
@@ -127,6 +128,7 @@ class SocketEdge:
             "path": f"{AGENTS}/{agent}",
             "query_string": b"",
             "headers": headers,
+            "extensions": {FRAMED: {}},
         }
 
     def _allows(self, origin: str | None, host: str | None) -> bool:

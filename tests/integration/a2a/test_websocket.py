@@ -76,6 +76,7 @@ async def open_socket(
         origin=Origin(origin) if origin else None,
         proxy=None,
         compression=None,
+        max_size=None,
     ) as socket:
         yield socket
 
@@ -153,6 +154,38 @@ async def test_an_answer_of_any_length_reaches_the_client_and_ends_no_other_call
     rest = [begun, *[event async for event in slow]]
     assert rest[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
     await client.close()
+
+
+@pytest.mark.parametrize("method", ["GetTask", "SubscribeToTask"])
+async def test_large_tasks_that_a_caller_reads_draw_on_the_memory_budget(
+    rig: Rig, tmp_path: Path, method: str
+) -> None:
+    """Over HTTP they are written in pieces; a frame has to be in memory."""
+
+    async def write_much(turn: Turn) -> None:
+        for number in range(12):
+            await turn.artifact("y" * 1_000_000, append=number > 0)
+        await turn.status("WORKING", "written")
+        await asyncio.Event().wait()
+
+    rig.peer.on("much", write_much)
+    blobs = str(tmp_path / "blobs")
+    instance = await start(rig, memory={"budget_bytes": 64 * 1024 * 1024}, blobs=blobs)
+    async with open_socket(instance) as socket:
+        await send_call(socket, 1, "SendStreamingMessage", write("much"))
+        task = (await receive(socket))["result"]["task"]["id"]
+        while "written" not in str(await receive(socket)):
+            pass
+        for number in (2, 3):
+            await send_call(socket, number, method, {"id": task})
+        frames = [await receive(socket), await receive(socket)]
+        (refused,) = [frame["error"] for frame in frames if "error" in frame]
+        assert refused["data"][0]["reason"] == "RATE_LIMITED"
+        (shown,) = [frame["result"] for frame in frames if "result" in frame]
+        artifacts = shown.get("task", shown)["artifacts"]
+        assert sum(len(part["text"]) for part in artifacts[0]["parts"]) == 12_000_000
+        await send_call(socket, 4, method, {"id": task})
+        assert "result" in await receive(socket)
 
 
 async def test_calls_on_one_socket_are_answered_by_their_ids(rig: Rig) -> None:
