@@ -29,6 +29,7 @@ from websockets.typing import Origin, Subprotocol
 
 from passerelle.a2a_mapping.extensions import INTERFACES, RESUME
 from passerelle.client.a2a_websocket import BINDING, bind_headers
+from passerelle.gateway.settings.callers import GrantSettings
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.support.asking import ask_leave
 from tests.support.engine import Server, engine_server, started_legs
@@ -340,6 +341,25 @@ async def test_a_call_of_a_removed_caller_ends_the_socket(rig: Rig) -> None:
         await send_call(socket, 1, "GetTask", {"id": "x"})
         assert "error" in await receive(socket)
         assert await receive_close(socket) == 4401
+
+
+@pytest.mark.parametrize(("lost", "code"), [("key", 4401), ("agent", 4503)])
+async def test_an_open_stream_of_a_caller_without_access_ends_the_socket(
+    rig: Rig, lost: str, code: int
+) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await send_call(socket, 1, "SendStreamingMessage", write("silent"))
+        await receive(socket)
+        clients = [
+            client.model_copy(update={"may_call": (GrantSettings(agent="other"),)})
+            for client in instance.settings.clients
+        ]
+        kept = () if lost == "key" else tuple(clients)
+        instance.access.reload(instance.settings.model_copy(update={"clients": kept}))
+        while "error" not in await receive(socket):
+            pass
+        assert await receive_close(socket) == code
 
 
 @pytest.mark.requirement("CHN-7", "VAL-4", "I6")
