@@ -24,6 +24,7 @@ from passerelle.core.wire.json import Json, JsonObject
 
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 BAD_REQUEST: Final = "type.googleapis.com/google.rpc.BadRequest"
+RETRY_INFO: Final = "type.googleapis.com/google.rpc.RetryInfo"
 _UNSUPPORTED_MEDIA_TYPE: Final = 415
 _TRANSPORT_STATUSES: Final = frozenset({401, 403, 429, 503})
 
@@ -69,7 +70,10 @@ def render_status(error: PasserelleError) -> ErrorAnswer:
 
 
 def list_details(error: PasserelleError) -> list[Json]:
-    """The typed details: the error kind, for bad input the field, and an agent's own details."""
+    """The typed details: the error kind, for bad input the field, an agent's own details, and when a retry helps.
+
+    A WebSocket has no header for the last one.
+    """
     kind: ErrorKind = classify(error)
     metadata: JsonObject = {name: str(value) for name, value in error.details.items()}
     details: list[Json] = [
@@ -85,10 +89,16 @@ def list_details(error: PasserelleError) -> list[Json]:
         details.append({"@type": BAD_REQUEST, "fieldViolations": [violation]})
     if isinstance(error, PeerRefused):
         details += error.given
+    if (retry_after_s := find_retry(error)) is not None:
+        details.append({"@type": RETRY_INFO, "retryDelay": f"{retry_after_s}s"})
     return details
 
 
+def find_retry(error: PasserelleError) -> int | None:
+    """After how many seconds the call may be repeated; None if that is unknown."""
+    return error.retry_after_s if isinstance(error, RemoteError | Limited) else None
+
+
 def _retry_headers(error: PasserelleError) -> dict[str, str]:
-    if isinstance(error, RemoteError | Limited) and error.retry_after_s is not None:
-        return {"Retry-After": str(error.retry_after_s)}
-    return {}
+    retry_after_s = find_retry(error)
+    return {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}

@@ -33,10 +33,19 @@ def read_json(body: bytes) -> Json:
         value: Json = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise MalformedBody("body", f"is not JSON: {error.msg} at {error.pos}") from None
+    check_depth(body, value)
+    return value
+
+
+def check_depth(body: bytes, value: Json) -> None:
+    """Checks the value that was read from ``body``.
+
+    Raises:
+        MalformedBody: it is nested deeper than 64 levels.
+    """
     # Counting brackets is ten times cheaper than walking, and nearly always enough.
     if body.count(b"{") + body.count(b"[") > DEPTH_LIMIT and not _is_shallow(value):
         raise MalformedBody("body", f"is nested deeper than {DEPTH_LIMIT} levels")
-    return value
 
 
 def read_object(body: bytes) -> JsonObject:

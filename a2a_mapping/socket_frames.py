@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.members import check_depth, object_at
 from passerelle.a2a_mapping.resume import LAST_EVENT_ID, RESUMED
+from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
@@ -60,7 +61,15 @@ class CancelFrame:
     id: RpcId
 
 
-def read_frame(text: str) -> CallFrame | CancelFrame:
+@frozen
+class RefusedFrame:
+    """A request that is nested too deep, or has a service parameter that no header could have."""
+
+    id: RpcId
+    error: InvalidInput
+
+
+def read_frame(text: str) -> CallFrame | CancelFrame | RefusedFrame:
     """A client frame. Anything but a JSON-RPC request passes unchanged, for the request checks."""
     body = text.encode()
     try:
@@ -72,13 +81,15 @@ def read_frame(text: str) -> CallFrame | CancelFrame:
     params = object_at(value, "params")
     if value.get("method") == CANCEL_STREAM:
         return CancelFrame(_read_id(params))
-    headers = _take_parameters(params)
-    if headers or _AFTER in params:
-        after = params.pop(_AFTER, None)
-        if isinstance(after, str):
-            headers[LAST_EVENT_ID.lower()] = after
-        body = orjson.dumps({**value, "params": params})
-    return CallFrame(_read_id(value), body, headers)
+    rpc_id = _read_id(value)
+    try:
+        check_depth(body, value)
+        if _AFTER not in params and SERVICE_PARAMETERS not in object_at(params, _METADATA):
+            return CallFrame(rpc_id, body)
+        headers = _take_parameters(params)
+    except InvalidInput as error:
+        return RefusedFrame(rpc_id, error)
+    return CallFrame(rpc_id, orjson.dumps({**value, "params": params}), headers)
 
 
 def write_item(event: bytes, cursor: str, headers: Mapping[str, str], *, is_first: bool) -> str:
@@ -101,19 +112,33 @@ def write_end(rpc_id: RpcId) -> str:
 
 
 def _take_parameters(params: JsonObject) -> dict[str, str]:
+    """Removes the service parameters of a call, and returns them as headers. One that is null is absent.
+
+    Raises:
+        InvalidInput: a value that no header could have. Without its key a call might take effect twice.
+    """
     metadata = dict(object_at(params, _METADATA))
-    said = metadata.pop(SERVICE_PARAMETERS, None)
-    if not isinstance(said, dict):
-        return {}
+    said, after = metadata.pop(SERVICE_PARAMETERS, None), params.pop(_AFTER, None)
+    field = f"{_METADATA}.{SERVICE_PARAMETERS}"
+    if not isinstance(said, dict | None):
+        raise InvalidInput(field, "must be an object")
+    headers = {
+        name.lower(): _read_header(f"{field}.{name}", value)
+        for name, value in (said or {}).items()
+        if name.lower() in _PARAMETERS and value is not None
+    }
+    if after is not None:
+        headers[LAST_EVENT_ID.lower()] = _read_header(_AFTER, after)
+    params.pop(_METADATA, None)
     if metadata:
         params[_METADATA] = metadata
-    else:
-        del params[_METADATA]
-    return {
-        name.lower(): value
-        for name, value in said.items()
-        if isinstance(value, str) and name.lower() in _PARAMETERS and value.isprintable()
-    }
+    return headers
+
+
+def _read_header(field: str, value: Json) -> str:
+    if not isinstance(value, str) or not value.isprintable() or max(value, default="") > "\xff":
+        raise InvalidInput(field, "must be a text of printable Latin-1 characters")
+    return value
 
 
 def _read_id(holder: JsonObject) -> RpcId:

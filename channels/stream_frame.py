@@ -14,6 +14,7 @@ from passerelle.core.frozen import frozen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.runtime.memory.room import MemoryDraw
     from passerelle.runtime.records.long_content import LongContent
 
 
@@ -43,11 +44,17 @@ class StreamFrame:
         generation = read_header(self.envelope).get(GENERATION)
         return generation if isinstance(generation, int) else 0
 
-    async def load(self) -> StreamFrame:
-        """The same frame with all of its data, for a reader that converts it. Raises StoreUnavailable."""
+    async def load(self, drawn: MemoryDraw | None = None) -> StreamFrame:
+        """The same frame with all of its data, for a reader that needs it whole; ``drawn`` holds the memory for it.
+
+        Raises:
+            Limited, InstanceFull: there is no room for it.
+            StoreUnavailable: the content is missing or damaged, or cannot be read.
+        """
         if self.long is None:
             return self
-        return replace(self, data=await self.long.read_whole(), long=None)
+        data = await (self.long.read_whole() if drawn is None else self.long.load(drawn))
+        return replace(self, data=data, long=None)
 
     def form(self, name: str, make: Callable[[StreamFrame], bytes]) -> bytes:
         """Another form of the frame: built for the first reader that asks, and cached for the others."""

@@ -84,7 +84,7 @@ class Done(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Frame):
-    """The call was refused, or failed. ``d`` has the ``code`` of an A2A error, or the ``status`` of an HTTP one."""
+    """The call was refused, or failed. ``d`` has the ``code`` and ``data`` of an A2A error, and the HTTP ``status``."""
 
     TAG: ClassVar = "err"
     id: _Id

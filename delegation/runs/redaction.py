@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.a2a_mapping.dialects.named import ID_MEMBERS, find_named
+from passerelle.a2a_mapping.members import text_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,6 +33,7 @@ _FIXED: Final = frozenset({
     "taskId", "timestamp", "url",
 })  # fmt: skip
 """The members of A2A that are no words. A member that A2A does not define is redacted as one of ``_FREE``."""
+_URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
 class Redaction:
@@ -67,12 +70,11 @@ class Redaction:
 
     def clean_file(self, content: bytes, media_type: str) -> bytes:
         """A file without what the patterns match, if it is a text."""
-        if not self._rules or not _is_text(media_type):
+        found = _read_text(content, media_type) if self._rules else None
+        if found is None:
             return content
-        try:
-            return self._replace(content.decode()).encode()
-        except UnicodeDecodeError:
-            return content
+        text, encoding = found
+        return self._replace(text).encode(encoding)
 
     def count(self, frame: JsonObject) -> list[tuple[str, int]]:
         """How often each rule has matched in a frame."""
@@ -105,8 +107,10 @@ class Redaction:
                 for name, one in value.items():
                     shown = self._rename(name, value, cleaned) if free else name
                     cleaned[shown] = self._clean(one, name, is_free=free, named=named)
-                if not free and (text := _read_text(value)) is not None:
-                    cleaned["raw"] = b64encode(self._replace(text).encode()).decode()
+                if not free and (content := _read_raw(value)) is not None:
+                    file = self.clean_file(content, text_at(value, "mediaType"))
+                    if file != content:
+                        cleaned["raw"] = b64encode(file).decode()
                 return cleaned
             case list():
                 return [self._clean(one, member, is_free=free, named=named) for one in value]
@@ -128,18 +132,28 @@ class Redaction:
         return text
 
 
-def _is_text(media_type: str) -> bool:
+def _read_text(content: bytes, media_type: str) -> tuple[str, str] | None:
+    """The text of a file, and its encoding; None if it is no text.
+
+    UTF-8 without a NUL is a text, whatever type it is sent with: agents and file servers name many texts
+    ``application/octet-stream``. A file that is named a text may have other bytes: they are kept.
+    """
     kind = media_type.strip().lower()
-    return kind.startswith("text/") or "json" in kind
+    is_named = kind.startswith("text/") or "json" in kind
+    if is_named or b"\0" not in content:
+        with suppress(UnicodeDecodeError):
+            return content.decode(), "utf-8"
+    return (content.decode("latin-1"), "latin-1") if is_named else None
 
 
-def _read_text(part: JsonObject) -> str | None:
-    """The text of a file in a part; None if the part has no file, or one that is no text."""
-    raw, kind = part.get("raw"), part.get("mediaType")
-    if not isinstance(raw, str) or not isinstance(kind, str) or not _is_text(kind):
+def _read_raw(part: JsonObject) -> bytes | None:
+    """The file in a part, in any form of base64 that ProtoJSON allows; None if the part has none."""
+    raw = part.get("raw")
+    if not isinstance(raw, str):
         return None
+    plain = "".join(raw.split()).translate(_URL_SAFE)
     try:
-        return b64decode(raw, validate=True).decode()
+        return b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except ValueError:
         return None
 
@@ -147,8 +161,8 @@ def _read_text(part: JsonObject) -> str | None:
 def _list_texts(value: Json) -> Iterator[bytes]:
     match value:
         case dict():
-            if (text := _read_text(value)) is not None:
-                yield text.encode()
+            if (content := _read_raw(value)) is not None:
+                yield content
             for one in value.values():
                 yield from _list_texts(one)
         case list():

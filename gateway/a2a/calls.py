@@ -211,7 +211,8 @@ class CallServer:
         try:
             result = await self.operations.answer(method, call, visit.watch)
         except LongTaskError as found:
-            if found.shape is None and asked.legacy is None:
+            is_framed = visit.parsed.incoming.is_framed
+            if found.shape is None and asked.legacy is None and not is_framed:
                 await visit.answer_long(found.content)
                 return
             result = await found.load(self._draw(visit, "response"))
@@ -317,6 +318,8 @@ class CallServer:
             visit.headers,
             choose_form(asked.form, marked=RESUME in call.extensions),
             partial(visit.echo, call, asked),
+            self._draw(visit, "response"),
+            is_framed=visit.parsed.incoming.is_framed,
         )
         visit.stream = stream
         async with self.operations.open(method, call) as followed:

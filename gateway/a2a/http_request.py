@@ -28,6 +28,8 @@ JSON: Final = "application/json"
 FREE_BYTES: Final = 1_048_576
 """Bytes that each body may have without drawing from the memory budget."""
 A2A_JSON: Final = "application/a2a+json"
+FRAMED: Final = "passerelle.framed"
+"""The ASGI extension of a request whose answer is written as frames."""
 _VERSION: Final = HEADER.lower()
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
@@ -37,14 +39,18 @@ class CallerLeftError(Exception):
 
 
 class Incoming:
-    """The head of a request. Header names are lower case, and lines with the same name are joined."""
+    """The head of a request. Header names are lower case, and lines with the same name are joined.
 
-    __slots__ = ("_scheme", "_server", "_version", "headers", "path", "query", "verb")
+    ``is_framed``: each answer, and each event of a stream, is one frame, so it has to be in memory.
+    """
+
+    __slots__ = ("_scheme", "_server", "_version", "headers", "is_framed", "path", "query", "verb")
 
     def __init__(self, scope: Scope, proxied: str | None = None) -> None:
         self._scheme: str | None = scope.get("scheme")
         self._server: tuple[str, int | None] | None = scope.get("server")
         self._version: Version | None = None
+        self.is_framed: bool = FRAMED in (scope.get("extensions") or {})
         self.verb: str = scope["method"]
         self.path: str = scope["path"]
         self.headers: Mapping[str, str] = read_fields(scope["headers"], proxied)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.stream_frame import Frames, StreamFrame
     from passerelle.gateway.a2a.bindings import CallBinding
+    from passerelle.runtime.memory.room import MemoryDraw
     from passerelle.runtime.records.long_content import LongContent
 
 KEEP_ALIVE_S: Final = 15.0
@@ -58,6 +59,10 @@ class EventStream:
     form: FrameForm = PLAIN
     add_headers: Callable[[], None] | None = None
     """Called once, when the response starts; it completes ``headers``."""
+    drawn: MemoryDraw | None = None
+    """The memory for a long frame that is loaded."""
+    is_framed: bool = False
+    """Whether an event is one frame of its reader, and so has to be in memory."""
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
     _has_retry: bool = field(default=False, init=False)
@@ -125,11 +130,10 @@ class EventStream:
             if held:
                 await self._write(b"".join(held))
                 held = []
-            if self.form.keeps(frame):
+            if self.form.keeps(frame) and not self.is_framed:
                 await self._write_long(frame.cursor, frame.long)
             else:
-                loaded = self._wrap(frame.cursor, self.form.render(await frame.load()))
-                await self._write_slowly(loaded)
+                await self._write_loaded(frame)
         if held:
             await self._write(b"".join(held))
 
@@ -152,6 +156,15 @@ class EventStream:
                     await self._send(escape_breaks(piece))
             await self._send(begun + tail)
             self._is_broken = False
+
+    async def _write_loaded(self, frame: StreamFrame) -> None:
+        """Writes a long frame that has to be in memory; what it draws from the budget is held until it is sent."""
+        try:
+            loaded = self._wrap(frame.cursor, self.form.render(await frame.load(self.drawn)))
+            await self._write_slowly(loaded)
+        finally:
+            if self.drawn is not None:
+                self.drawn.close()
 
     async def _write_slowly(self, content: bytes) -> None:
         """Writes a large content in chunks: the server buffers what a slow reader has not taken."""

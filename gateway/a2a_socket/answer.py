@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
+from passerelle.a2a_mapping.errors import ErrorKind
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.socket_frames import write_end, write_item
 
 if TYPE_CHECKING:
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from passerelle.a2a_mapping.rpc import RpcId
+    from passerelle.core.wire.json import JsonObject
 
 _STREAM: Final = b"text/event-stream"
 _PROBLEM: Final = b"application/problem+json"
@@ -83,7 +88,17 @@ class SocketAnswer:
     async def _send_item(self, data: bytes, cursor: str) -> None:
         self._has_failed = not cursor and _ERROR in data
         if self._has_failed:
+            reason = _read_reason(data)
+            self.is_unauthenticated = reason == ErrorKind.UNAUTHENTICATED
+            self.is_missing = reason == ErrorKind.NOT_FOUND
             await self.send(data.decode())
             return
         is_first, self._has_begun = not self._has_begun, True
         await self.send(write_item(data, cursor, self._headers, is_first=is_first))
+
+
+def _read_reason(data: bytes) -> str:
+    """The reason of the error that ends a stream; its first detail is the gateway's."""
+    answer: JsonObject = orjson.loads(data)
+    details = objects_at(object_at(answer, "error"), "data")
+    return text_at(details[0], "reason") if details else ""

@@ -23,6 +23,7 @@ from passerelle.a2a_mapping.socket_frames import (
     SUBPROTOCOL,
     CallFrame,
     CancelFrame,
+    RefusedFrame,
     read_frame,
 )
 from passerelle.a2a_mapping.version import CURRENT, HEADER
@@ -31,6 +32,7 @@ from passerelle.core.agent_name import is_served
 from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.headers import REASON, find_repeated, read_fields
+from passerelle.gateway.a2a.http_request import FRAMED
 from passerelle.gateway.a2a.paths import AGENTS, split_path
 from passerelle.gateway.a2a_socket.answer import SocketAnswer
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Scope
     from starlette.websockets import WebSocket
 
+    from passerelle.a2a_mapping.rpc import RpcId
     from passerelle.core.credentials import Credentials
     from passerelle.core.errors import PasserelleError
     from passerelle.gateway.a2a.face import Face
@@ -126,6 +129,7 @@ class SocketEdge:
             "path": f"{AGENTS}/{agent}",
             "query_string": b"",
             "headers": headers,
+            "extensions": {FRAMED: {}},
         }
 
 
@@ -187,7 +191,10 @@ class _Connection:
                 call.left.set()
             return
         if frame.id in self._calls:
-            await self._refuse(frame, InvalidRequest("id", "is the id of an open call"))
+            await self._refuse(frame.id, InvalidRequest("id", "is the id of an open call"))
+            return
+        if isinstance(frame, RefusedFrame):
+            await self._refuse(frame.id, frame.error)
             return
         await self._room.acquire()
         call = _Call(frame, SocketAnswer(frame.id, self._send))
@@ -219,8 +226,8 @@ class _Connection:
         elif answer.is_unauthenticated:
             await self._close(_TOKEN_EXPIRED)
 
-    async def _refuse(self, frame: CallFrame, error: PasserelleError) -> None:
-        await self._send(orjson.dumps(render_rpc_error(error, frame.id).body).decode())
+    async def _refuse(self, rpc_id: RpcId, error: PasserelleError) -> None:
+        await self._send(orjson.dumps(render_rpc_error(error, rpc_id).body).decode())
 
     async def _send(self, text: str) -> None:
         with suppress(WebSocketDisconnect, RuntimeError, OSError):  # the reader sees the end

@@ -169,6 +169,7 @@ class GrpcFace:
         """Writes every frame; a caller that reads slowly holds up its own writer only."""
         operations = self.operations
         form = choose_form(asked.form, marked=RESUME in call.extensions)
+        drawn = MemoryDraw(self.parts.memory.bind("response", f"caller:{call.principal.id}"))
         started = False
         async with operations.open(method, call) as followed:
             resumed = write_resumed(resumed=followed.resumed)
@@ -182,12 +183,15 @@ class GrpcFace:
                         if not started:
                             await _send_headers(context, _echo(asked, call) | resumed)
                             started = True
-                        value = orjson.loads(form.render(await frame.load()))
+                        value = orjson.loads(form.render(await frame.load(drawn)))
                         await context.write(to_message(value, row.response))
+                        drawn.close()
             except Draining:
                 if not started:
                     raise
                 visit.outcome = "drained"
+            finally:
+                drawn.close()
 
     def _choose_agent(self, tenant: object, principal: Principal) -> str:
         """The agent of a call; an unknown agent and a forbidden one look the same.

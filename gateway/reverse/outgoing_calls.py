@@ -30,6 +30,7 @@ from passerelle.gateway.a2a.operations import SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.runtime.common.calls import check_key, require_operation, require_scope
 from passerelle.runtime.common.carried import set_call_context
+from passerelle.runtime.memory.room import MemoryDraw
 from passerelle.runtime.observability.logs import Requests
 
 if TYPE_CHECKING:
@@ -95,11 +96,15 @@ class OutgoingCalls:
     ) -> None:
         """Delivers every frame as stored; a caller that does not read holds up its own stream only."""
         form = choose_form(None, marked=RESUME in call.extensions)
+        drawn = MemoryDraw(self.parts.memory.bind("response", f"caller:{call.principal.id}"))
         async with self.operations.open(method, call) as followed:
             with self.operations.waits.hold(ignore_disconnect, call.judge):
                 async with aclosing(followed.frames) as frames:
                     async for frame in frames:
-                        await deliver(form.render(await frame.load()), frame.cursor)
+                        try:
+                            await deliver(form.render(await frame.load(drawn)), frame.cursor)
+                        finally:
+                            drawn.close()
 
     def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> OperationCall:
         named = read_metadata(ask.headers)

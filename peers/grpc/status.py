@@ -18,12 +18,11 @@ from google.protobuf.descriptor_pool import Default
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
-from passerelle.a2a_mapping.envelopes import list_details
+from passerelle.a2a_mapping.envelopes import find_retry, list_details
 from passerelle.a2a_mapping.errors import A2A_DOMAIN, ROWS, ErrorKind, classify
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.v0_3.responses import TYPES, name_type
 from passerelle.a2a_mapping.version import CURRENT
-from passerelle.core.errors import Limited, RemoteError
 from passerelle.core.frozen import frozen
 from passerelle.core.peer import Malformed, RefusedByPeer, Unknown
 from passerelle.peers.answers import INTERNAL_ERROR, MESSAGE_CHARS, list_given
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _RETRY_KEY: Final = "retry-after"
-_RETRY_INFO: Final = "type.googleapis.com/google.rpc.RetryInfo"
 # They have no types for a checker; once imported, their messages are found by name.
 for _module in ("status_pb2", "error_details_pb2"):
     import_module(f"google.rpc.{_module}")
@@ -57,9 +55,8 @@ def render_refusal(error: PasserelleError, version: Version = CURRENT) -> GrpcRe
     code = grpc.StatusCode[ROWS[classify(error)].grpc]
     details: list[Json] = list_details(error)
     trailing: list[tuple[str, str | bytes]] = []
-    if isinstance(error, RemoteError | Limited) and error.retry_after_s is not None:
-        trailing.append((_RETRY_KEY, str(error.retry_after_s)))
-        details.append({"@type": _RETRY_INFO, "retryDelay": f"{error.retry_after_s}s"})
+    if (retry_after_s := find_retry(error)) is not None:
+        trailing.append((_RETRY_KEY, str(retry_after_s)))
     status = {"code": code.value[0], "message": error.message, "details": details}
     trailing.append((DETAILS_KEY, ParseDict(status, _STATUS()).SerializeToString()))
     text = error.message if version == CURRENT else f"{name_type(error)}: {error.message}"
@@ -101,10 +98,12 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
     for detail in objects_at(rich or {}, "details"):
         if (native := _BY_REASON.get(text_at(detail, "reason"))) is not None:
             return RefusedByPeer(native, message, details=details)
+    waits = [wait for one in objects_at(rich or {}, "details") if (wait := _read_wait(one))]
+    wait_s = waits[0] if waits else None
     named, _, said = message.partition(": ")
     if (native := _BY_TYPE.get(named)) is not None:
         # Agents of 0.3 put the class of an error into its text, as the Python SDK does.
-        return RefusedByPeer(native, said, details=details)
+        return RefusedByPeer(native, said, _BUSY.get(code, OK), wait_s, details)
     if code in _REFUSING:
         native, status = _REFUSING[code]
         return RefusedByPeer(native, message, status, details=details)
@@ -112,9 +111,6 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
         # Sent by our own end of the connection.
         return Malformed("a message over its limit", b"", too_long=True)
     if rich is not None:
-        wait_s = next(
-            (wait for one in objects_at(rich, "details") if (wait := _read_wait(one))), None
-        )
         return RefusedByPeer(INTERNAL_ERROR, message, _BUSY.get(code, OK), wait_s, details)
     if code == "UNKNOWN" and message and not message.startswith(_LIBRARY_TEXTS):
         return Unknown(f"gRPC {code}", HTTPStatus.INTERNAL_SERVER_ERROR, message)

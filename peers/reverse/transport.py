@@ -10,6 +10,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, assert_never
 
+from passerelle.a2a_mapping.members import whole_at
 from passerelle.channels.reverse_link import (
     AnswersBroken,
     AnswersEnded,
@@ -150,15 +151,21 @@ def _read_failure(
 
 def read_refusal(failure: Failed) -> RefusedByPeer | Unknown | Malformed | PeerOutcome:
     """The outcome of an agent's ``err``: the call was not accepted, or that is unknown."""
-    match failure.code, failure.data:
+    data = failure.data or {}
+    match failure.code, data:
         case "busy", _:
             return RefusedByPeer(
                 answers.INTERNAL_ERROR, failure.message, _BUSY, failure.retry_s or 1
             )
         case "a2a", {"code": int() as code}:
-            return RefusedByPeer(code, failure.message[: answers.MESSAGE_CHARS])
+            message = failure.message[: answers.MESSAGE_CHARS]
+            status = whole_at(data, "status") or answers.OK
+            details = answers.list_given(data.get("data"))
+            return RefusedByPeer(code, message, status, failure.retry_s, details)
         case "status", {"status": int() as status}:
             wait = None if failure.retry_s is None else str(failure.retry_s)
             return answers.read_bare_status(status, wait, failure.message.encode())
+        case "failed", {"tooLong": True}:
+            return Malformed(failure.message[: answers.MESSAGE_CHARS], b"", too_long=True)
         case _:
             return Unknown(f"{failure.code}: {failure.message}"[: answers.MESSAGE_CHARS])

@@ -56,8 +56,7 @@ class LongTaskError(Exception):
             Limited, InstanceFull: there is no room for it; nothing was read.
             StoreUnavailable: content is missing or damaged, or cannot be read.
         """
-        drawn.take_most(_TIMES * self.content.json.size)
-        task = cast("JsonObject", orjson.loads(await self.content.read_whole()))
+        task = cast("JsonObject", orjson.loads(await self.content.load(drawn)))
         return task if self.shape is None else self.shape(task)
 
 
@@ -101,6 +100,16 @@ class LongContent:
             else:
                 for start in range(0, len(piece), CHUNK_BYTES):
                     yield piece[start : start + CHUNK_BYTES]
+
+    async def load(self, drawn: MemoryDraw) -> bytes:
+        """The same; ``drawn`` holds the memory for it, also while it is converted and sent.
+
+        Raises:
+            Limited, InstanceFull: there is no room for it; nothing was read.
+            StoreUnavailable: as ``read`` does.
+        """
+        drawn.take_most(_TIMES * self.json.size)
+        return await self.read_whole()
 
     async def read_whole(self) -> bytes:
         """All of it in memory. Raises StoreUnavailable as ``read`` does."""

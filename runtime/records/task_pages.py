@@ -1,13 +1,15 @@
 """Lists of a caller's tasks by status time, newest first, in pages that stay stable while the list changes.
 
 With a context the session's own list is read, without one the owner index. It contains only tasks that the caller may
-see: its own, shown ones, of the requested agent. A page token names the last row by time and id.
+see: its own, shown ones, of the requested agent. A page token names the last row by time and id. A page with artifacts
+ends early once they are ``PAGE_BYTES``: it is in memory as a whole.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import leave_out_artifacts
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 
+PAGE_BYTES: Final = 16 * 1024 * 1024
+"""Content of the artifacts of one page, which has one task at least."""
 _CHUNK: Final = 100
 _ENDS: Final[Mapping[str, IndexPart]] = {
     COMPLETED: "completed",
@@ -76,13 +80,15 @@ class Listing:
         """A page of the tasks of a conversation."""
         before = read_token(query.page_token)
         found: list[JsonObject] = []
-        total = 0
+        total = size = 0
         last: tuple[int, str] | None = None
         more = False
         rows = await self._context_rows(principal, context_id)
         async for row, held in self._walk(principal, query, rows):
             is_behind = before is None or row < before
-            wanted = is_behind and len(found) < query.page_size
+            wanted = is_behind and not more and len(found) < query.page_size
+            if wanted and found and size + _measure(query, held) > PAGE_BYTES:
+                wanted = False
             # Content is read for the tasks of this page; a state filter requires it for all others as well.
             task = await self._read(query, held) if wanted or query.state is not None else None
             if task is None and (wanted or query.state is not None):
@@ -91,6 +97,7 @@ class Listing:
             more = more or (is_behind and not wanted)
             if wanted and task is not None:
                 found.append(task)
+                size += _measure(query, held)
                 last = row
         token = write_token(last) if more and last else ""
         return render_page(found, query.page_size, total, token)
@@ -113,8 +120,11 @@ class Listing:
         rows = sorted(set(rows), reverse=True)
         wanted = [(facade, at_ms) for at_ms, facade in rows[: query.page_size]]
         loaded = await self._load(principal, query, wanted)
-        tasks = await join_all(self._read(query, held) for _, held in loaded)
+        kept = loaded[: _count_fitting(query, [held for _, held in loaded])]
+        tasks = await join_all(self._read(query, held) for _, held in kept)
         token = write_token(rows[query.page_size - 1]) if len(rows) > query.page_size else ""
+        if len(kept) < len(loaded):
+            token = write_token(kept[-1][0])
         found = [task for task in tasks if task is not None]
         return render_page(found, query.page_size, total, token)
 
@@ -124,6 +134,7 @@ class Listing:
         """The tasks of the open part of the list that are in the requested state, by their current time."""
         matches: list[tuple[int, str]] = []
         before: tuple[int, str] | None = None
+        query = replace(query, include_artifacts=False)  # they would all be in memory at once
         while True:
             key = principal.key
             rows = await self.projections.read_index(key, query.agent, before, _CHUNK, ["open"])
@@ -143,18 +154,26 @@ class Listing:
         """A page from the owner's index: only the page's tasks are read, the rest is counted in the index."""
         last = read_token(query.page_token)
         found: list[JsonObject] = []
-        more = True
-        while more and len(found) < query.page_size:
+        size = 0
+        more, is_full = True, False
+        while more and not is_full and len(found) < query.page_size:
             wanted = query.page_size - len(found)
             rows = await self.projections.read_index(principal.key, query.agent, last, wanted + 1)
             if query.after_ms is not None:
                 rows = [row for row in rows if _is_after(query, row[1])]
             more = len(rows) > wanted
-            for _, held in await self._load(principal, query, rows[:wanted]):
+            ends = (rows[:wanted][-1][1], rows[:wanted][-1][0]) if rows else last
+            for row, held in await self._load(principal, query, rows[:wanted]):
+                if found and size + _measure(query, held) > PAGE_BYTES:
+                    more = is_full = True
+                    break
                 task = await self._read(query, held)
-                found += [task] if task is not None else []
-            if rows:
-                last = (rows[:wanted][-1][1], rows[:wanted][-1][0])
+                if task is not None:
+                    found.append(task)
+                    size += _measure(query, held)
+                last = row
+            if not is_full:
+                last = ends
         total = await self.projections.count_index(principal.key, query.agent, query.after_ms)
         token = write_token(last) if more and last else ""
         return render_page(found, query.page_size, total, token)
@@ -199,6 +218,19 @@ class Listing:
             return None
         task = cut_history(task, query.history_length)
         return task if query.include_artifacts else leave_out_artifacts(task)
+
+
+def _measure(query: ListTasks, held: Held) -> int:
+    """Bytes of the artifacts that the page would have with this task."""
+    if not query.include_artifacts or not isinstance(held.record, TaskRecord):
+        return 0
+    return sum(artifact.size for artifact in held.record.artifacts)
+
+
+def _count_fitting(query: ListTasks, loaded: list[Held]) -> int:
+    """How many of these tasks fit into a page; at least one."""
+    sizes = accumulate(_measure(query, held) for held in loaded)
+    return max(1, sum(size <= PAGE_BYTES for size in sizes))
 
 
 def _fits(record: object, principal: Principal, query: ListTasks) -> bool:

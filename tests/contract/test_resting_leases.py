@@ -102,6 +102,23 @@ async def test_run_that_enters_a_resting_lease_is_taken_over_when_it_is_not_exte
     assert len(taken.runs) + len(taken.channels) == 1
 
 
+@pytest.mark.parametrize("enter", [enter_run, open_link, keep_link])
+async def test_end_of_a_resting_lease_that_is_woken_does_not_move_back_with_the_clock(
+    store: Store, enter: Callable[[Store, Place], Awaitable[None]]
+) -> None:
+    """An end before the acknowledged one reads as a lost write: the shard would get a new epoch, and readers a gap."""
+    at = make_place()
+    opened = await rest(store, at, opens=True)
+    before_step_ms = opened.until_ms + 7_200_000  # extended two hours ahead of the present clock
+    own = keys.own(at.shard, at.driver.instance)
+    await store.nodes.write(at.shard, pack("HSET", own, "until", before_step_ms))
+    await enter(store, at)
+    woken = await rest(store, at, may_rest=False)
+    assert woken.found_ms == before_step_ms
+    again = await rest(store, at, may_rest=False)
+    assert again.found_ms == woken.until_ms < before_step_ms
+
+
 async def test_resting_lease_writes_nothing_and_returns_its_stored_end(
     store: Store, server: Server
 ) -> None:

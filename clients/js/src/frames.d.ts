@@ -163,7 +163,7 @@ export interface Done {
   d?: JsonObject;
 }
 
-/** The call was refused, or failed. `d` has the `code` of an A2A error, or the `status` of an HTTP one. */
+/** The call was refused, or failed. `d` has the `code` and `data` of an A2A error, and the HTTP `status`. */
 export interface Failed {
   t: "err";
   /** that of the call */

@@ -44,7 +44,6 @@ _CARRIED: Final = frozenset(
     {"a2a-extensions", "a2a-stream-snapshot", "idempotency-key", "traceparent", "tracestate"}
 )
 _STREAMS: Final = frozenset({"SendStreamingMessage", "SubscribeToTask"})
-_MAX_FRAME: Final = 4 * 1024 * 1024
 _OPEN_S: Final = 10.0
 _END: Final = b""
 
@@ -131,7 +130,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
                         subprotocols=[Subprotocol(SUBPROTOCOL)],
                         compression=None,
                         open_timeout=_OPEN_S,
-                        max_size=_MAX_FRAME,
+                        max_size=None,  # as over HTTP: a longer answer would end every other call
                         proxy=None,
                     )
                 except (OSError, InvalidHandshake, TimeoutError) as error:

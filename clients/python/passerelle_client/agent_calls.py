@@ -36,6 +36,8 @@ _ENVELOPE_BYTES: Final = 1_024
 """Bytes of a frame reserved for the members around the content."""
 _CHAR_BYTES: Final = 4
 """Highest number of bytes of one character, escaped and in UTF-8."""
+_MESSAGE_CHARS: Final = 2_000
+"""Of an error; the gateway reads no more."""
 _BUSY: Final = frozenset({429, 503})
 _MOST_ITEMS: Final = 2**20
 
@@ -137,18 +139,20 @@ class ServedCalls:
                 if data is not None and work.is_wanted:
                     rest = await self._send_pieces(work, data)
                 await self._end(work, Done(work.id, rest))
-            case A2aError(code, message, details):
-                extra: dict[str, Json] = {"code": code}
-                if details is not None:
+            case A2aError(code, message, details, status, wait_s):
+                extra: dict[str, Json] = {"code": code, "status": status}
+                # A frame over the limit would end the link, and with it every other call.
+                if details is not None and len(orjson.dumps(details)) <= self._inline_bytes // 2:
                     extra["data"] = details
-                await self._end(work, Failed(work.id, "a2a", message, data=extra))
-            case HttpError(status, retry):
-                wait_s = int(retry) if retry is not None and retry.isdigit() else None
+                refused = Failed(work.id, "a2a", message[:_MESSAGE_CHARS], wait_s, extra)
+                await self._end(work, refused)
+            case HttpError(status, wait_s):
                 word = "busy" if status in _BUSY else "status"
                 extra = {"status": status}
                 await self._end(work, Failed(work.id, word, f"HTTP {status}", wait_s, extra))
-            case Fault(reason):
-                await self._end(work, Failed(work.id, "failed", reason))
+            case Fault(reason, is_too_long):
+                known: JsonObject | None = {"tooLong": True} if is_too_long else None
+                await self._end(work, Failed(work.id, "failed", reason, data=known))
             case _:
                 assert_never(outcome)
 

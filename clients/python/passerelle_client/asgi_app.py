@@ -8,9 +8,10 @@ A caller that leaves shows as ``http.disconnect``; the application decides how t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
@@ -31,6 +32,9 @@ App: TypeAlias = Callable[
 
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 _OK: Final = 200
+_REDIRECTED: Final = 300
+_FAILED: Final = 500
+_LOG: Final = logging.getLogger(__name__)
 _CARD_PATH: Final = "/.well-known/agent-card.json"
 
 
@@ -43,11 +47,13 @@ class AppAnswer:
 
 @dataclass(frozen=True, slots=True)
 class A2aError:
-    """The application returned an A2A error."""
+    """The application returned an A2A error, under an HTTP status."""
 
     code: int
     message: str
     details: Json
+    status: int = 200
+    retry_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +61,15 @@ class HttpError:
     """The application returned an HTTP status without an A2A response."""
 
     status: int
-    retry_after: str | None
+    retry_s: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The application raised, or its response cannot be read."""
+    """The application broke off its response, or it cannot be read; ``is_too_long``: a repeat would be as long."""
 
     reason: str
+    is_too_long: bool = False
 
 
 AppOutcome: TypeAlias = AppAnswer | A2aError | HttpError | Fault
@@ -92,6 +99,7 @@ class AppExchange:
         self._parser: SseParser | None = None
         self._whole = bytearray()
         self._error: AppOutcome | None = None
+        self._is_complete = False
 
     def leave(self) -> None:
         """Disconnects the caller: no further response is read."""
@@ -104,7 +112,12 @@ class AppExchange:
         except _Stop:
             pass
         except Exception as error:  # noqa: BLE001  any exception of an application is its fault
-            return Fault(f"{type(error).__name__}: {error}")
+            _LOG.exception("the application raised an exception")
+            if not self._status:
+                # As a server answers for it over HTTP: the application got the request, and failed.
+                return HttpError(_FAILED, None)
+            if not self._is_complete:
+                return Fault(f"{type(error).__name__}: {error}")
         if self._error is not None:
             return self._error
         if self._parser is not None:
@@ -130,10 +143,11 @@ class AppExchange:
                 self._headers = {
                     bytes(name).lower(): bytes(value) for name, value in message.get("headers", ())
                 }
-                media_type = self._headers.get(b"content-type", b"")
-                if status == _OK and media_type.startswith(b"text/event-stream"):
+                media_type = self._headers.get(b"content-type", b"").lower()
+                if self._is_success and media_type.startswith(b"text/event-stream"):
                     self._parser = SseParser(MAX_ITEM_BYTES)
             case {"type": "http.response.body"}:
+                self._is_complete = not message.get("more_body", False)
                 await self._take(bytes(message.get("body", b"")))
             case _:
                 pass
@@ -142,7 +156,7 @@ class AppExchange:
         if self._parser is None:
             self._whole += chunk
             if len(self._whole) > MAX_ITEM_BYTES:
-                self._fail(Fault(f"an answer over {MAX_ITEM_BYTES} bytes"))
+                self._fail(Fault(f"an answer over {MAX_ITEM_BYTES} bytes", is_too_long=True))
             return
         for payload in self._parser.feed(chunk):
             outcome = _read_envelope(payload)
@@ -151,7 +165,11 @@ class AppExchange:
             elif outcome.data is not None:
                 await self._on_item(outcome.data)
         if self._parser.overflowed:
-            self._fail(Fault(f"an event over {MAX_ITEM_BYTES} bytes"))
+            self._fail(Fault(f"an event over {MAX_ITEM_BYTES} bytes", is_too_long=True))
+
+    @property
+    def _is_success(self) -> bool:
+        return _OK <= self._status < _REDIRECTED
 
     def _fail(self, error: AppOutcome) -> None:
         self._error = error
@@ -159,10 +177,17 @@ class AppExchange:
 
     def _read_whole(self) -> AppOutcome:
         outcome = _read_envelope(bytes(self._whole))
-        if isinstance(outcome, Fault) and self._status != _OK:
-            retry = self._headers.get(b"retry-after")
-            return HttpError(self._status, None if retry is None else retry.decode("latin-1"))
-        return outcome
+        if self._is_success:
+            return outcome
+        retry = self._headers.get(b"retry-after", b"")
+        retry_s = int(retry) if retry.isdigit() else None
+        match outcome:
+            case A2aError():
+                return replace(outcome, status=self._status, retry_s=retry_s)
+            case Fault():
+                return HttpError(self._status, retry_s)
+            case _:
+                return outcome
 
 
 class InProcess:

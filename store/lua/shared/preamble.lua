@@ -13,10 +13,13 @@ local function int_text(number)
   return string.format('%d', number)
 end
 
--- Wakes a resting lease, which had no end while its set was empty: from now on it ends after `rest` ms.
+-- Wakes a resting lease, which had no end while its set was empty: from now on it ends after `rest` ms. The end never
+-- moves back, which the instance would take for a lost write: after the clock was set back it is the stored one, until
+-- the next extension.
 local function wake_lease(own, due, rest, now)
   if rest and redis.call('HDEL', own, 'rest') == 1 then
-    local ends = int_text(now + tonumber(rest))
+    local stored = tonumber(redis.call('HGET', own, 'until') or '0')
+    local ends = int_text(math.max(now + tonumber(rest), stored))
     redis.call('HSET', own, 'until', ends)
     redis.call('ZADD', due, ends, string.match(own, 'own:.+$'))
   end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,9 +29,11 @@ from websockets.typing import Origin, Subprotocol
 
 from passerelle.a2a_mapping.extensions import INTERFACES, RESUME
 from passerelle.client.a2a_websocket import BINDING, bind_headers
+from passerelle.gateway.settings.callers import GrantSettings
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.support.asking import ask_leave
 from tests.support.engine import Server, engine_server, started_legs
+from tests.support.scripted_tasks import Turn
 
 __all__ = ["engine_server", "started_legs"]
 
@@ -74,12 +77,18 @@ async def open_socket(
         origin=Origin(origin) if origin else None,
         proxy=None,
         compression=None,
+        max_size=None,
     ) as socket:
         yield socket
 
 
 def write(text: str, number: int = 1) -> Answer:
     return {"message": {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}}
+
+
+def dump(body: Answer) -> str:
+    """JSON of any depth."""
+    return json.dumps(body, ensure_ascii=False)
 
 
 async def send_call(socket: ClientConnection, rpc_id: object, method: str, params: Answer) -> None:
@@ -110,8 +119,8 @@ async def open_client(instance: Instance) -> Client:
     return factory.create(ParseDict(card.json(), AgentCard(), ignore_unknown_fields=True))
 
 
-def compose(text: str) -> SendMessageRequest:
-    message = Message(message_id="sdk-1", role=Role.ROLE_USER, parts=[Part(text=text)])
+def compose(text: str, message_id: str = "sdk-1") -> SendMessageRequest:
+    message = Message(message_id=message_id, role=Role.ROLE_USER, parts=[Part(text=text)])
     return SendMessageRequest(message=message)
 
 
@@ -128,6 +137,56 @@ async def test_the_sdk_factory_finds_the_binding_on_the_card_and_uses_it(rig: Ri
     with pytest.raises(TaskNotFoundError):
         await anext(client.subscribe(SubscribeToTaskRequest(id="no-such-task")))
     await client.close()
+
+
+async def test_an_answer_of_any_length_reaches_the_client_and_ends_no_other_call(rig: Rig) -> None:
+    async def write_much(turn: Turn) -> None:
+        for number in range(6):
+            await turn.artifact("y" * 1_000_000, append=number > 0, last=number == 5)
+        await turn.status("COMPLETED")
+
+    rig.peer.on("much", write_much)
+    client = await open_client(await start(rig))
+    sent = [event async for event in client.send_message(compose("much"))]
+    slow = client.send_message(compose("slow 1", "sdk-2"))
+    begun = await anext(slow)
+    task = await client.get_task(GetTaskRequest(id=sent[-1].status_update.task_id))
+    assert sum(len(part.text) for part in task.artifacts[0].parts) == 6_000_000
+    rest = [begun, *[event async for event in slow]]
+    assert rest[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    await client.close()
+
+
+@pytest.mark.parametrize("method", ["GetTask", "SubscribeToTask"])
+async def test_large_tasks_that_a_caller_reads_draw_on_the_memory_budget(
+    rig: Rig, tmp_path: Path, method: str
+) -> None:
+    """Over HTTP they are written in pieces; a frame has to be in memory."""
+
+    async def write_much(turn: Turn) -> None:
+        for number in range(12):
+            await turn.artifact("y" * 1_000_000, append=number > 0)
+        await turn.status("WORKING", "written")
+        await asyncio.Event().wait()
+
+    rig.peer.on("much", write_much)
+    blobs = str(tmp_path / "blobs")
+    instance = await start(rig, memory={"budget_bytes": 64 * 1024 * 1024}, blobs=blobs)
+    async with open_socket(instance) as socket:
+        await send_call(socket, 1, "SendStreamingMessage", write("much"))
+        task = (await receive(socket))["result"]["task"]["id"]
+        while "written" not in str(await receive(socket)):
+            pass
+        for number in (2, 3):
+            await send_call(socket, number, method, {"id": task})
+        frames = [await receive(socket), await receive(socket)]
+        (refused,) = [frame["error"] for frame in frames if "error" in frame]
+        assert refused["data"][0]["reason"] == "RATE_LIMITED"
+        (shown,) = [frame["result"] for frame in frames if "result" in frame]
+        artifacts = shown.get("task", shown)["artifacts"]
+        assert sum(len(part["text"]) for part in artifacts[0]["parts"]) == 12_000_000
+        await send_call(socket, 4, method, {"id": task})
+        assert "result" in await receive(socket)
 
 
 async def test_calls_on_one_socket_are_answered_by_their_ids(rig: Rig) -> None:
@@ -230,6 +289,36 @@ async def test_malformed_request_is_refused_and_the_socket_stays(rig: Rig) -> No
         assert (await receive(socket))["error"]["code"] == -32001
 
 
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"metadata": {"a2a-service-parameters": {"A2A-Extensions": "€"}}}, -32602),
+        ({"metadata": {"a2a-service-parameters": {"Idempotency-Key": "ключ"}}}, -32602),
+        ({"metadata": {"a2a-service-parameters": {"Idempotency-Key": 5}}}, -32602),
+        ({"metadata": {"a2a-service-parameters": ["A2A-Extensions"]}}, -32602),
+        ({"after": "€"}, -32602),
+        ({"after": "x", "deep": json.loads("[" * 300 + "]" * 300)}, -32700),
+        ({"deep": json.loads("[" * 70 + "]" * 70)}, -32700),
+    ],
+)
+async def test_service_parameter_that_no_header_could_have_ends_no_other_call(
+    rig: Rig, params: Answer, code: int
+) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await send_call(socket, 1, "SendStreamingMessage", write("slow 1"))
+        body = {**write("hello", 2), **params}
+        await socket.send(
+            f'{{"jsonrpc":"2.0","id":2,"method":"SendMessage","params":{dump(body)}}}'
+        )
+        frames: list[Answer] = []
+        while not frames or "streamEnd" not in frames[-1]:
+            frames.append(await receive(socket))
+    (refused,) = [frame for frame in frames if "error" in frame]
+    assert (refused["id"], refused["error"]["code"]) == (2, code)
+    assert rig.peer.texts == ["slow 1"]
+
+
 async def test_frames_are_text_and_as_long_as_bodies_at_most(rig: Rig) -> None:
     instance = await start(rig)
     async with open_socket(instance) as socket:
@@ -252,6 +341,25 @@ async def test_a_call_of_a_removed_caller_ends_the_socket(rig: Rig) -> None:
         await send_call(socket, 1, "GetTask", {"id": "x"})
         assert "error" in await receive(socket)
         assert await receive_close(socket) == 4401
+
+
+@pytest.mark.parametrize(("lost", "code"), [("key", 4401), ("agent", 4503)])
+async def test_an_open_stream_of_a_caller_without_access_ends_the_socket(
+    rig: Rig, lost: str, code: int
+) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await send_call(socket, 1, "SendStreamingMessage", write("silent"))
+        await receive(socket)
+        clients = [
+            client.model_copy(update={"may_call": (GrantSettings(agent="other"),)})
+            for client in instance.settings.clients
+        ]
+        kept = () if lost == "key" else tuple(clients)
+        instance.access.reload(instance.settings.model_copy(update={"clients": kept}))
+        while "error" not in await receive(socket):
+            pass
+        assert await receive_close(socket) == code
 
 
 @pytest.mark.requirement("CHN-7", "VAL-4", "I6")

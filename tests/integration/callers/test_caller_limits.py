@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conformance.socket_caller import open_socket
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.integration.callers.rig import Rig
+    from tests.integration.callers.rig import Answer, Rig
 
 pytestmark = pytest.mark.anyio
 RATED = {"name": "rated", "limits": {"rate": "2/h"}, "scopes": ["a2a:call", "tasks:read"]}
@@ -29,15 +30,27 @@ async def test_caller_over_its_rate_is_refused_on_each_edge_and_no_agent_is_call
     assert rpc.json()["error"]["code"] == -32603
     assert rpc.json()["error"]["data"][0]["reason"] == "RATE_LIMITED"
     assert 1 < int(rpc.headers["retry-after"]) <= 1800
+    assert read_delay_s(rpc.json()["error"]["data"]) <= 1800
     key = {"Authorization": "Bearer rated-key"}
     rest = await one.http.post("/agents/echo/message:send", json=one.message("x"), headers=key)
     assert (rest.status_code, rest.json()["error"]["status"]) == (429, "RESOURCE_EXHAUSTED")
+    assert read_delay_s(rest.json()["error"]["details"]) <= 1800
+    async with open_socket(str(one.http.base_url) + "/agents/echo", key) as socket:
+        refused = (await socket.call("SendMessage", {**one.message("x")})).refused
+    assert (refused.reason, refused.code) == ("RATE_LIMITED", -32603)
+    assert read_delay_s(list(refused.details)) <= 1800
     turn = {"agent": "echo", "text": "hello"}
     problem = await one.http.post("/v1/turns", json=turn, headers=key)
     assert (problem.status_code, problem.json()["code"]) == (429, "rate_limited")
     assert int(problem.headers["retry-after"]) > 1
     assert rig.counted() == 2
     assert (await one.send("free-key")).status_code == 200
+
+
+def read_delay_s(details: list[Answer]) -> int:
+    """Returns the delay of the RetryInfo in the details of an error."""
+    (delay,) = [one["retryDelay"] for one in details if one["@type"].endswith("RetryInfo")]
+    return int(delay.removesuffix("s"))
 
 
 @pytest.mark.requirement("EXT-7")

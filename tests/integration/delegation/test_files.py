@@ -264,18 +264,21 @@ async def test_output_is_read_by_its_owner_and_in_parts(harness: Harness) -> Non
 
 
 @pytest.mark.requirement("EXT-10")
+@pytest.mark.parametrize("media_type", ["text/plain", "application/octet-stream"])
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_redacted_pattern_is_removed_before_anything_is_stored(
-    harness: Harness, file_server: FileServer, wait: str
+    harness: Harness, file_server: FileServer, wait: str, media_type: str
 ) -> None:
     allow(harness, file_server, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
     key = "AKIA12345678"
-    file_server.files["/notes.txt"] = File(f"the key is {key}".encode(), "text/plain")
+    file_server.files["/notes.txt"] = File(f"the key is {key}".encode(), media_type)
+    raw = base64.b64encode(f"{key} in a file".encode()).decode()
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
         await turn.status("WORKING", f"using {key} and {key}")
         task.artifact([{"text": f"key: {key}"}, {"data": {"key": [key]}}], artifact_id="a-1")
+        task.artifact([{"raw": raw, "mediaType": media_type}], artifact_id="a-3")
         task.artifact([{"url": f"{file_server.url}/notes.txt"}], artifact_id="a-2")
         await turn.status("COMPLETED")
 
@@ -284,14 +287,15 @@ async def test_redacted_pattern_is_removed_before_anything_is_stored(
     await harness.await_answer(accepted)
     await harness.until(accepted, Status.COMPLETED)
     entries = await harness.entries(accepted.session_id)
-    assert not any(key.encode() in entry.data for entry in entries)
+    assert not any(one in entry.data for entry in entries for one in (key.encode(), raw.encode()))
     task = str(await harness.read(accepted))
     assert key not in task
+    assert raw not in task
     assert "key: [redacted: aws-key]" in task
     events = await harness.events(accepted)
     redactions = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputRedacted)]
     assert {one.rule for one in redactions} == {"aws-key"}
-    assert sum(one.count for one in redactions) == 5
+    assert sum(one.count for one in redactions) == 6
     (copy,) = copies_of(events)
     output = await read(harness, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == b"the key is [redacted: aws-key]"

@@ -13,6 +13,7 @@ from passerelle.a2a_mapping.socket_frames import (
     BINDING,
     CallFrame,
     CancelFrame,
+    RefusedFrame,
     read_frame,
     write_end,
     write_item,
@@ -22,7 +23,7 @@ from passerelle.core.wire.json import JsonObject
 EVENT = b'{"jsonrpc":"2.0","id":7,"result":{"task":{}}}'
 
 
-def read(**members: object) -> CallFrame | CancelFrame:
+def read(**members: object) -> CallFrame | CancelFrame | RefusedFrame:
     return read_frame(orjson.dumps({"jsonrpc": "2.0", "id": 7, **members}).decode())
 
 
@@ -43,19 +44,41 @@ def test_service_parameters_are_taken_out_and_others_are_left() -> None:
     assert orjson.loads(frame.body)["params"] == {"metadata": {"mine": 1}}
 
 
-def test_a_parameter_that_no_header_could_carry_is_passed_over() -> None:
-    said = {"traceparent": "a\r\nAuthorization: x"}
-    frame = read(method="GetTask", params={"metadata": {"a2a-service-parameters": said}})
+@pytest.mark.parametrize("value", ["a\r\nAuthorization: x", "€", 7, ["x"]])
+@pytest.mark.parametrize("name", ["traceparent", "Idempotency-Key", "A2A-Extensions"])
+def test_a_parameter_that_no_header_could_carry_is_refused(name: str, value: object) -> None:
+    frame = read(method="GetTask", params={"metadata": {"a2a-service-parameters": {name: value}}})
+    assert isinstance(frame, RefusedFrame)
+    assert (frame.id, frame.error.field) == (7, f"metadata.a2a-service-parameters.{name}")
+
+
+@pytest.mark.parametrize("said", [{}, {"Idempotency-Key": None}, {"Unknown": 7}, None])
+def test_parameters_that_say_nothing_are_taken_out(said: object) -> None:
+    frame = read(method="GetTask", params={"id": "t", "metadata": {"a2a-service-parameters": said}})
     assert isinstance(frame, CallFrame)
-    assert frame.headers == {}
+    assert (frame.headers, orjson.loads(frame.body)["params"]) == ({}, {"id": "t"})
 
 
-@pytest.mark.parametrize(("after", "headers"), [("c.1.d", {"last-event-id": "c.1.d"}), (7, {})])
+@pytest.mark.parametrize(("after", "headers"), [("c.1.d", {"last-event-id": "c.1.d"}), (None, {})])
 def test_the_cursor_of_a_subscriber_is_taken_out(after: object, headers: dict[str, str]) -> None:
     frame = read(method="SubscribeToTask", params={"id": "t", "after": after})
     assert isinstance(frame, CallFrame)
     assert frame.headers == headers
     assert orjson.loads(frame.body)["params"] == {"id": "t"}
+
+
+@pytest.mark.parametrize("after", [7, "€", "a\nb"])
+def test_a_cursor_that_is_no_text_of_a_header_is_refused(after: object) -> None:
+    frame = read(method="SubscribeToTask", params={"id": "t", "after": after})
+    assert isinstance(frame, RefusedFrame)
+    assert frame.error.field == "after"
+
+
+@pytest.mark.parametrize("other", ['"after":"x",', ""])
+def test_a_frame_that_is_nested_too_deep_is_refused_by_its_id(other: str) -> None:
+    frame = read_frame('{"id":7,"params":{' + other + '"deep":' + "[" * 300 + "]" * 300 + "}}")
+    assert isinstance(frame, RefusedFrame)
+    assert (frame.id, frame.error.stable_code) == (7, "malformed_body")
 
 
 @pytest.mark.parametrize("rpc_id", [7, "x", None, True, [1]])

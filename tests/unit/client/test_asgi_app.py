@@ -65,9 +65,13 @@ async def ask(app: App, items: list[JsonObject] | None = None) -> AppOutcome:
         ),
         (
             answer({"error": {"code": -32001, "message": "none", "data": [1]}}, 400),
-            A2aError(-32001, "none", [1]),
+            A2aError(-32001, "none", [1], 400),
         ),
-        (answer(b"down", 503, "text/plain", retry_after="7"), HttpError(503, "7")),
+        (
+            answer({"error": {"code": -32603, "message": "later"}}, 429, retry_after="7"),
+            A2aError(-32603, "later", None, 429, 7),
+        ),
+        (answer(b"down", 503, "text/plain", retry_after="7"), HttpError(503, 7)),
         (answer(b"broken", 500, "text/plain"), HttpError(500, None)),
         (answer(b"hello", 200, "text/plain"), Fault("not JSON")),
         (answer([1]), Fault("no JSON-RPC response")),
@@ -129,11 +133,30 @@ async def test_a_stream_cut_inside_an_event_is_a_fault() -> None:
     assert await ask(cut) == Fault("the stream ended inside an event")
 
 
-async def test_an_application_that_raises_is_a_fault_and_not_an_answer() -> None:
+async def test_an_application_that_raises_has_failed_as_over_http(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def app(_scope: Message, _receive: Receive, _send: Send) -> None:
         raise ValueError("oh")
 
-    assert await ask(app) == Fault("ValueError: oh")
+    assert await ask(app) == HttpError(500, None)
+    assert "ValueError: oh" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome"), [(False, HttpError(500, None)), (True, Fault("ValueError: oh"))]
+)
+async def test_an_exception_after_a_response_changes_nothing_about_it(
+    *, more: bool, outcome: AppOutcome
+) -> None:
+    """Starlette answers with 500 and raises again, for the log of the server."""
+
+    async def app(_scope: Message, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"failed", "more_body": more})
+        raise ValueError("oh")
+
+    assert await ask(app) == outcome
 
 
 async def test_an_application_gets_a_disconnect_when_its_caller_leaves() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -41,8 +42,8 @@ RULES = Redaction([("key", "AKIA[0-9]{4}"), ("mail", r"[a-z]+@example\.com")])
             {"raw": b64encode(b"[redacted: key]").decode(), "mediaType": "text/plain"},
         ),
         (
-            {"raw": b64encode(b"AKIA1234").decode(), "mediaType": "image/png"},
-            {"raw": b64encode(b"AKIA1234").decode(), "mediaType": "image/png"},
+            {"raw": b64encode(b"\x89PNG AKIA1234").decode(), "mediaType": "image/png"},
+            {"raw": b64encode(b"\x89PNG AKIA1234").decode(), "mediaType": "image/png"},
         ),
         (
             {"raw": "AKIA1234!", "mediaType": "text/plain"},
@@ -99,20 +100,49 @@ def test_each_rule_is_counted_where_it_struck() -> None:
     assert NO_REDACTION.count(clean) == []
 
 
+def read_file(answer: JsonObject) -> bytes:
+    """The file in the one part of a message."""
+    parts = cast("list[JsonObject]", cast("JsonObject", answer["message"])["parts"])
+    return b64decode(str(parts[0]["raw"]))
+
+
 @pytest.mark.parametrize(
-    "media_type",
+    ("media_type", "content", "cleaned"),
     [
-        "text/plain",
-        "application/json",
-        "Text/plain; charset=UTF-8",
-        " TEXT/html",
-        "application/JSON",
+        ("text/plain", b"AKIA1234", b"[redacted: key]"),
+        ("application/octet-stream", b"AKIA1234", b"[redacted: key]"),
+        ("", "ü AKIA1234".encode(), "ü [redacted: key]".encode()),
+        ("Text/plain; charset=ISO-8859-1", b"\xfc AKIA1234", b"\xfc [redacted: key]"),
+        ("application/JSON", b"\xff\0AKIA1234", b"\xff\0[redacted: key]"),
+        ("image/png", b"\x89PNG AKIA1234", b"\x89PNG AKIA1234"),
+        ("application/x-tar", b"AKIA1234\0", b"AKIA1234\0"),
     ],
 )
-def test_files_that_are_texts_are_cleaned_and_others_are_not(media_type: str) -> None:
-    assert RULES.clean_file(b"AKIA1234", media_type) == b"[redacted: key]"
-    assert RULES.clean_file(b"\xffAKIA1234", media_type) == b"\xffAKIA1234"
-    assert RULES.clean_file(b"AKIA1234", "image/png") == b"AKIA1234"
+def test_a_file_is_a_text_by_its_type_or_its_bytes(
+    media_type: str, content: bytes, cleaned: bytes
+) -> None:
+    assert RULES.clean_file(content, media_type) == cleaned
+    part: JsonObject = {"raw": b64encode(content).decode(), "mediaType": media_type}
+    assert read_file(RULES.clean({"message": {"parts": [part]}})) == cleaned
+
+
+@pytest.mark.parametrize("form", ["plain", "url-safe", "unpadded", "in lines"])
+def test_a_file_is_cleaned_in_each_form_of_base64(form: str) -> None:
+    content = b"???>>> AKIA1234 ?"
+    raw = b64encode(content).decode()
+    written = {
+        "plain": raw,
+        "url-safe": urlsafe_b64encode(content).decode(),
+        "unpadded": raw.rstrip("="),
+        "in lines": f"{raw[:8]}\n{raw[8:]}",
+    }[form]
+    cleaned = RULES.clean({"message": {"parts": [{"raw": written}]}})
+    assert read_file(cleaned) == b"???>>> [redacted: key] ?"
+
+
+def test_a_file_without_a_match_stays_as_it_was_written() -> None:
+    part: JsonObject = {"raw": urlsafe_b64encode(b"???>>>??").decode().rstrip("=")}
+    assert RULES.clean({"message": {"parts": [part]}}) == {"message": {"parts": [part]}}
 
 
 @given(st.dictionaries(st.text(max_size=5), JSON))

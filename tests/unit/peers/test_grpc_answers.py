@@ -40,6 +40,21 @@ def test_each_grpc_status_is_the_agents_refusal_or_unknown(
     assert read_end(code, "no", rich) == outcome
 
 
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        ("RESOURCE_EXHAUSTED", RefusedByPeer(-32603, "later", 429, 7)),
+        ("UNAVAILABLE", RefusedByPeer(-32603, "later", 503, 7)),
+    ],
+)
+def test_busy_agent_of_0_3_is_busy_also_where_its_text_names_a_class(
+    code: str, outcome: PeerOutcome
+) -> None:
+    """A gateway that is an agent of another one writes both."""
+    assert read_end(code, "InternalError: later", WAIT) == outcome
+    assert read_end("INTERNAL", "InternalError: no", None) == RefusedByPeer(-32603, "no")
+
+
 def test_exception_in_the_agent_is_reported_as_its_error() -> None:
     text = "Unexpected <class 'RuntimeError'>: the tool broke"
     raised = read_end("UNKNOWN", text, None)
