@@ -195,6 +195,7 @@ async def _read(
     frames: FrameBuffer,
 ) -> None:
     is_over, activity, rate = False, active.activity, active.rate
+    end: StreamOutcome = Closed()
     loop = asyncio.get_running_loop()
     try:
         async with aclosing(outcomes) as open_stream:
@@ -214,9 +215,9 @@ async def _read(
     except Exception:
         # The follower waits for a last outcome, and has to get one.
         active.deps.log.exception("stream.broken", task=active.run.record.task_id)
-        is_over = False
+        is_over, end = False, Unknown("the gateway could not read the stream on")
     if not is_over:
-        await frames.put(Closed())
+        await frames.put(end)
         active.activity.set()
 
 
