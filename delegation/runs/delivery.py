@@ -37,8 +37,8 @@ from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.delegation.runs.liveness import note_left
 from passerelle.delegation.runs.remote_drivers import release_to_link
-from passerelle.delegation.runs.results import apply_outcome, record_broken_exchange
-from passerelle.delegation.runs.stream import follow_stream, judge_end
+from passerelle.delegation.runs.results import apply_outcome, record_broken_exchange, refuse
+from passerelle.delegation.runs.stream import follow_stream, is_answered, judge_end
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -227,7 +227,11 @@ async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendRe
             refusal = explain(outcome, active.run.context, active.run.record)
             resource = _RESOURCES.get(why, "external")
             return Deferred(refusal, wait_ms, is_ours, is_absent, resource)
-    return "settled" if await apply_outcome(active, outcome) else "unknown"
+    if not await apply_outcome(active, outcome):
+        return "unknown"
+    if isinstance(outcome, Answered) and not is_answered(active):
+        await refuse(active, Malformed("neither a task nor a message", b""))
+    return "settled"
 
 
 def _fits(active: ActiveRun, wait_ms: int) -> bool:

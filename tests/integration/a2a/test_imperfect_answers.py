@@ -1,4 +1,4 @@
-"""An agent ends its answer to a message, and it is none: nothing was lost, so the caller reads that at once."""
+"""Answers that are none, or lack an id: callers get the content, or read at once that there is none."""
 
 from __future__ import annotations
 
@@ -77,3 +77,53 @@ async def test_an_answer_without_an_id_answers_its_request(rig: Rig) -> None:
     async with asyncio.timeout(_WITHIN_S):
         task = await rig.send("hello")
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{}, {"task": {"id": "agents-own-task"}}, {"message": {"role": "ROLE_AGENT"}}, {"other": 1}],
+)
+@pytest.mark.requirement("DLV-5")
+async def test_a_result_that_is_none_is_reported_at_once(rig: Rig, result: JsonObject) -> None:
+    await rig.send("hello")
+    body = orjson.dumps({"jsonrpc": "2.0", "id": None, "result": result})
+    rig.peer.answer_sends(HttpAnswer(200, body, {"Content-Type": "application/json"}))
+    async with asyncio.timeout(_WITHIN_S):
+        error = await rig.refuse("SendMessage", rig.message("go"))
+    assert error["code"] == -32006
+    assert rig.counted() == 2, "nothing was sent twice"
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_a_message_without_an_id_is_an_answer(rig: Rig, method: str) -> None:
+    result = {"message": {"role": "ROLE_AGENT", "parts": [{"text": "hi"}]}}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": None, "result": result})
+    rig.peer.answer_sends(HttpAnswer(200, body, {"Content-Type": "application/json"}))
+    async with asyncio.timeout(_WITHIN_S):
+        if method == "SendMessage":
+            shown = await rig.call(method, rig.message("go"))
+        else:
+            (event,) = await rig.collect(method, rig.message("go"))
+            shown = cast("dict[str, Any]", orjson.loads(event.data)["result"])
+    assert shown["message"]["parts"] == [{"text": "hi"}]
+
+
+async def test_updates_without_ids_are_those_of_the_task_of_their_stream(rig: Rig) -> None:
+    events: list[JsonObject] = [
+        {"task": _WORKING},
+        {"artifactUpdate": {"artifact": {"artifactId": "a1", "parts": [{"text": "x"}]}}},
+        {"statusUpdate": {"status": {"state": "TASK_STATE_COMPLETED"}}},
+    ]
+    envelopes = [{"jsonrpc": "2.0", "id": 1, "result": one} for one in events]
+    body = b"".join(b"data: " + orjson.dumps(one) + b"\n\n" for one in envelopes)
+    rig.peer.answer_sends(HttpAnswer(200, body, _STREAMED))
+    async with asyncio.timeout(_WITHIN_S):
+        shown = await rig.collect("SendStreamingMessage", rig.message("go"))
+    first, piece, last = (cast("dict[str, Any]", orjson.loads(one.data)["result"]) for one in shown)
+    ids = {"taskId": first["task"]["id"], "contextId": first["task"]["contextId"]}
+    assert piece["artifactUpdate"] == {
+        **ids,
+        "artifact": {"artifactId": "a1", "parts": [{"text": "x"}]},
+    }
+    assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert last["statusUpdate"]["taskId"] == ids["taskId"]
