@@ -1,9 +1,9 @@
-"""Cleans texts of agents that may contain internal names: error messages, and unreadable statuses.
+"""Cleans texts of agents that may contain internal names: error messages and their details.
 
-Known ids are replaced. The rest may be shown if all of it is ordinary: words, small numbers, and known tokens. Anything
-else could be an id, a path or an address, so the whole text is replaced by a fixed sentence; the caller of
-:func:`clean_text` keeps the original as a reference of the record. A list of id formats would never be complete, so
-this module lists what is certainly not an id. It cannot detect an unknown id that is spelled like a word.
+Known ids are replaced. Of the rest, ordinary tokens are shown: words, small numbers, and known tokens. Anything else
+could be an id, a path or an address, so an ellipsis stands in its place: the words around it still say what is wrong. A
+list of id formats would never be complete, so this module lists what is certainly not an id. It cannot detect an
+unknown id that is spelled like a word.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from passerelle.core.frozen import frozen
 
 _TOKEN: Final = re.compile(r"[^\s\"'`()\[\]{}<>,;=|!?]+")
 _EDGES: Final = ".:-…"
+_HIDDEN: Final = "…"
 _ORDINARY: Final = re.compile(
     r"""
     (?: [A-Z]?[a-z]{1,20} | [A-Z]{1,12} )    # word, Word, WORD
@@ -35,22 +36,27 @@ _SHORT: Final = re.compile(r"[A-Za-z0-9_~-]+")
 
 @frozen
 class CleanText:
-    """Text that may be shown; ``replaced``: the whole text was replaced and the original should be kept."""
+    """Text that may be shown: ``whole`` if nothing of it is hidden. It is empty if no word would be left."""
 
     text: str
-    replaced: bool
+    whole: bool
 
 
-def clean_text(text: str, ids: Relabel, sentence: str, own: Collection[str] = ()) -> CleanText:
-    """``text`` cleaned for a caller, or ``sentence`` instead.
+def clean_text(text: str, ids: Relabel, own: Collection[str] = ()) -> CleanText:
+    """``text`` cleaned for a caller.
 
     ``own`` are further allowed tokens besides the facade ids, such as those that the caller sent.
     """
     cleaned = _SHORT.sub(lambda word: ids.known.get(word[0], word[0]), ids.scrub(text))
     allowed = {ids.task, ids.context, *ids.known.values(), *own}
-    if all(is_ordinary(token, allowed) for token in _TOKEN.findall(cleaned)):
-        return CleanText(cleaned, replaced=False)
-    return CleanText(sentence, replaced=True)
+    tokens = _TOKEN.findall(cleaned)
+    shown = [token for token in tokens if is_ordinary(token, allowed)]
+    if len(shown) == len(tokens):
+        return CleanText(cleaned, whole=True)
+    if not any(token.strip(_EDGES) for token in shown):
+        return CleanText("", whole=False)
+    masked = _TOKEN.sub(lambda one: one[0] if is_ordinary(one[0], allowed) else _HIDDEN, cleaned)
+    return CleanText(masked, whole=False)
 
 
 def is_ordinary(token: str, allowed: Collection[str]) -> bool:

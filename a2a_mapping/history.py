@@ -4,6 +4,9 @@ Agents differ: some keep every message, some drop follow-ups to a waiting task, 
 is part of the conversation either way, so missing ones are inserted before the next one that the agent has. Two
 messages are the same if id and content are: an id alone is not unique.
 
+Every accepted message names its task and context, as an agent completes it, and the tasks that its caller refers to:
+the agent gets those under its own ids, or not at all.
+
 A history is bounded, since the driver of a run holds it in memory: an agent may send a message each second for a day.
 Messages that are left out are in the stream of the session. A server chooses how much history it keeps (A2A 1.0,
 section 3.2.4).
@@ -25,6 +28,7 @@ from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
+_REFERENCES: Final = "referenceTaskIds"
 _SHORT: Final = 32
 """Up to this many messages a linear search is faster than an index."""
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -141,7 +145,7 @@ def merge_history(native: Sequence[JsonObject], accepted: Sequence[JsonObject]) 
         if found is None:
             waiting.append(message)
             continue
-        merged += [*native[position:found], *waiting, native[found]]
+        merged += [*native[position:found], *waiting, _refer(native[found], message)]
         position, waiting = found + 1, []
     return [*merged, *native[position:], *waiting]
 
@@ -196,11 +200,13 @@ def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonOb
         and len(accepted) == 1
         and isinstance(first := given[0], dict)
         and same_message(first, accepted[0])
+        and first.get(_REFERENCES) == accepted[0].get(_REFERENCES)
     ):
         return task
     if isinstance(given, LongHistory) and given.is_complete(accepted):
         return task
-    history = merge_history(objects_at(task, "history"), accepted)
+    placed = [_place(message, task) for message in accepted]
+    history = merge_history(objects_at(task, "history"), placed)
     if isinstance(given, LongHistory):
         history = given.renew(history, [*accepted])
     elif len(history) >= _SHORT:
@@ -230,6 +236,21 @@ def cut_history(task: JsonObject, length: int | None, cap: int | None = None) ->
     if kept > 0 and isinstance(history, list) and history:
         copy["history"] = history[-kept:]
     return copy
+
+
+def _place(message: JsonObject, task: JsonObject) -> JsonObject:
+    """An accepted message with the ids of its task and context, which its caller need not give."""
+    ids = {"taskId": text_at(task, "id"), "contextId": text_at(task, "contextId")}
+    return {**message, **{name: value for name, value in ids.items() if value}}
+
+
+def _refer(native: JsonObject, message: JsonObject) -> JsonObject:
+    """The agent's copy of a message with the references of its caller."""
+    references = message.get(_REFERENCES)
+    if native.get(_REFERENCES) == references:
+        return native
+    kept = {name: value for name, value in native.items() if name != _REFERENCES}
+    return {**kept, _REFERENCES: references} if references else kept
 
 
 def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int | None:

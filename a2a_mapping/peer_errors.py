@@ -1,6 +1,6 @@
 """An agent's error as a caller may see it.
 
-The shown text has passed ``clean_text``; the original belongs in the record. The error kind for the caller depends only
+The shown text has passed ``clean_text``. The error kind for the caller depends only
 on its code (``errors.classify_native``).
 """
 
@@ -24,7 +24,7 @@ SENTENCES: Final[dict[ErrorKind, str]] = {
     ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED: "the agent has no push notifications",
     ErrorKind.UNSUPPORTED_OPERATION: "the agent does not support the operation",
     ErrorKind.CONTENT_TYPE_NOT_SUPPORTED: "the agent does not accept this content type",
-    ErrorKind.INVALID_AGENT_RESPONSE: "another agent answered the agent with something that is not A2A",
+    ErrorKind.INVALID_AGENT_RESPONSE: "the agent reports a response that is not A2A",
     ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED: "the agent has no extended card",
     ErrorKind.EXTENSION_SUPPORT_REQUIRED: "the agent requires an extension",
     ErrorKind.VERSION_NOT_SUPPORTED: "the agent does not speak this protocol version",
@@ -32,7 +32,7 @@ SENTENCES: Final[dict[ErrorKind, str]] = {
     ErrorKind.INVALID_PARAMS: "the agent refused the parameters",
     ErrorKind.INTERNAL: "the agent answered with an internal error",
 }
-"""Texts for callers if the agent's own text cannot be shown; covers every kind of ``classify_native``."""
+"""Texts for callers if nothing of the agent's own text can be shown; covers every kind of ``classify_native``."""
 
 
 @frozen
@@ -67,7 +67,7 @@ def make_refusal(
     if native.http_status is not None:
         return PeerRefused(_describe_status(peer, native), native.code, native.http_status)
     kind = classify_native(native.code)
-    text = clean_text(native.message, ids, SENTENCES[kind], own).text or SENTENCES[kind]
+    text = clean_text(native.message, ids, own).text or SENTENCES[kind]
     given = (_clean_detail(one, kind, ids, own) for one in native.details)
     return PeerRefused(text, native.code, given=tuple(one for one in given if one is not None))
 
@@ -90,7 +90,8 @@ def _clean_detail(
     """A typed detail without internal values of the agent; None if nothing remains that the gateway does not add."""
 
     def show(text: str) -> str:
-        return clean_text(text[:_VALUE_CHARS], ids, "", own).text
+        cleaned = clean_text(text[:_VALUE_CHARS], ids, own)
+        return cleaned.text if cleaned.whole else ""
 
     match text_at(detail, "@type"):
         case _ as name if name == ERROR_INFO:

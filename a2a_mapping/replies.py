@@ -62,6 +62,7 @@ class MalformedReply:
 ParsedReply: TypeAlias = TaskReply | MessageReply | StatusReply | ArtifactReply | MalformedReply
 
 _MEMBERS: Final = ("task", "message", "statusUpdate", "artifactUpdate")
+_UPDATES: Final = ("statusUpdate", "artifactUpdate")
 _NOT_ONE: Final = f"the response must have exactly one of {', '.join(_MEMBERS)}"
 
 
@@ -120,6 +121,15 @@ def _read_state(shown: JsonObject) -> str:
     return state if isinstance(state, str) else ""
 
 
+def name_task(response: JsonObject, task_id: str) -> JsonObject:
+    """The response; an update without a task id is one of ``task_id``, whose stream it came in."""
+    for member in _UPDATES:
+        update = response.get(member)
+        if isinstance(update, dict) and not update.get("taskId"):
+            return {**response, member: {**update, "taskId": task_id}}
+    return response
+
+
 def read_native_ids(reply: TaskReply | StatusReply | ArtifactReply) -> tuple[str, str]:
     """The peer's own task id and context id (``""`` when it gave none; A2A-3, A2A-4)."""
     if isinstance(reply, TaskReply):
@@ -128,7 +138,8 @@ def read_native_ids(reply: TaskReply | StatusReply | ArtifactReply) -> tuple[str
 
 
 def _judge_message(message: JsonObject) -> str | None:
-    if not text_at(message, "messageId"):
+    # One without an id passes with its content, as an artifact does.
+    if not text_at(message, "messageId") and not message.get("parts"):
         return "message.messageId is missing"
     if not isinstance(message.get("parts", []), list):
         return "message.parts is not a list"

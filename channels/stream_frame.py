@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import orjson
+
+from passerelle.a2a_mapping.history import cut_history
+from passerelle.a2a_mapping.members import object_at
 from passerelle.channels.views import read_header
 from passerelle.core.events import GENERATION
 from passerelle.core.frozen import frozen
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 
     from passerelle.runtime.memory.room import MemoryDraw
     from passerelle.runtime.records.long_content import LongContent
+
+_TASK: Final = b'{"task"'
 
 
 @frozen
@@ -81,6 +87,28 @@ class FollowedStream:
     def frames(self) -> AsyncGenerator[StreamFrame, None]:
         """The frames one by one."""
         return unpack(self.batches)
+
+
+def cut_stream(followed: FollowedStream, length: int | None) -> FollowedStream:
+    """The stream with at most ``length`` messages in the history of each Task; None cuts nothing."""
+    if length is None:
+        return followed
+    return replace(followed, batches=_cut_frames(followed.batches, length))
+
+
+async def _cut_frames(batches: Frames, length: int) -> Frames:
+    async with aclosing(batches):
+        async for batch in batches:
+            yield [await _cut_frame(frame, length) for frame in batch]
+
+
+async def _cut_frame(frame: StreamFrame, length: int) -> StreamFrame:
+    # The first bytes identify a Task.
+    if not frame.data.startswith(_TASK):
+        return frame
+    whole = await frame.load()
+    task = cut_history(object_at(orjson.loads(whole.data), "task"), length)
+    return replace(whole, data=orjson.dumps({"task": task}), forms={})
 
 
 Followers: TypeAlias = AbstractAsyncContextManager[FollowedStream]

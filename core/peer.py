@@ -67,12 +67,14 @@ class Unknown:
 
     ``http_status`` is the status that came instead of an answer, if any, and ``message`` the agent's text with it.
     ``gave_way``: the gateway stopped reading for lack of memory, so the connection to the agent is not at fault.
+    ``had_begun``: the agent had begun to answer, so it can be reached.
     """
 
     reason: str
     http_status: int | None = None
     message: str = ""
     gave_way: bool = False
+    had_begun: bool = False
 
 
 @frozen

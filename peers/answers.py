@@ -82,8 +82,13 @@ def _is_deeper(value: Json) -> bool:
     return True
 
 
-def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOutcome:
-    """The outcome of a JSON-RPC 2.0 response; ``request_id`` is the id that was sent."""
+def read_envelope(raw: bytes, request_id: int | None, http_status: int = 200) -> PeerOutcome:
+    """The outcome of a JSON-RPC 2.0 response.
+
+    ``request_id`` is the id that was sent. A response without an id answers the only request of its exchange, as
+    clients of all SDKs have it. With None any id does: an event belongs to the request of its stream, and some agents
+    number the events.
+    """
     try:
         envelope = parse_json(raw)
     except NotJson as fault:
@@ -91,12 +96,12 @@ def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOu
     if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
         return reject("not a JSON-RPC 2.0 response", raw)
     answered, result, error = envelope.get("id"), envelope.get("result"), envelope.get("error")
-    if answered == request_id and error is None and isinstance(result, dict):
-        return Answered(result)
-    if result is None and isinstance(error, dict) and (answered is None or answered == request_id):
-        return _read_error(error, http_status, raw)
-    if answered != request_id:
+    if answered is not None and request_id is not None and answered != request_id:
         return reject("a JSON-RPC response to another request", raw)
+    if error is None and isinstance(result, dict):
+        return Answered(result)
+    if result is None and isinstance(error, dict):
+        return _read_error(error, http_status, raw)
     return reject("a JSON-RPC response without a result object or an error", raw)
 
 

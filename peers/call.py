@@ -100,6 +100,6 @@ class BindingWire(Protocol):
         """Reads a whole response."""
         ...
 
-    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
+    def read_event(self, payload: bytes) -> PeerOutcome:
         """Reads one event of a stream."""
         ...

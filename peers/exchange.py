@@ -93,6 +93,8 @@ def explain_failure(
             return Unreached(reason)
         case aiohttp.ClientPayloadError() if isinstance(error.__cause__, ContentEncodingError):
             return Malformed(f"a body that cannot be decompressed ({reason})", b"")
+        case aiohttp.ClientPayloadError():
+            return Unknown(reason, had_begun=True)
         case aiohttp.ClientResponseError():
             return Malformed(f"not HTTP ({error.message})", b"")
         case _:

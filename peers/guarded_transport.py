@@ -115,10 +115,10 @@ def _is_failure(outcome: StreamOutcome) -> bool:
     """Whether the connection to the agent failed.
 
     An agent that answers with an A2A error is reachable: that its program has raised is one as well, as HTTP 500 with
-    that error, or as UNKNOWN of gRPC with the agent's text.
+    that error, as UNKNOWN of gRPC with the agent's text, or as a stream of 0.3 that breaks off.
     """
     match outcome:
-        case Unreached(why="absent" | "lease") | Unknown(gave_way=True):
+        case Unreached(why="absent" | "lease") | Unknown(gave_way=True) | Unknown(had_begun=True):
             return False
         case Unknown(message=text):
             return not text

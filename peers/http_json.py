@@ -32,7 +32,7 @@ class HttpJson:
     def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002
         return read_reply(call, reply)
 
-    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:  # noqa: ARG002
+    def read_event(self, payload: bytes) -> PeerOutcome:
         return read_event(payload)
 
 

@@ -128,7 +128,7 @@ class HttpTransport:
         try:
             is_stream = response.content_type == "text/event-stream"
             if is_stream and answers.is_success(response.status):
-                async with aclosing(self._read_frames(response, call_id, room)) as frames:
+                async with aclosing(self._read_frames(response, room)) as frames:
                     async for frame in frames:
                         yield frame
                         del frame
@@ -156,10 +156,10 @@ class HttpTransport:
         return _hold(self._wire.read(call, call_id, reply), room.take(len(raw)))
 
     async def _read_frames(
-        self, response: aiohttp.ClientResponse, call_id: int, room: StreamRoom
+        self, response: aiohttp.ClientResponse, room: StreamRoom
     ) -> AsyncGenerator[StreamOutcome, None]:
         """The frames of an event stream, then exactly one outcome that states how it ended."""
-        parser = SseParser(MAX_EVENT_BYTES)
+        parser, has_begun = SseParser(MAX_EVENT_BYTES), False
         while chunk := await _read_chunk(response, self._config.idle_timeout_s):
             # The first complete event has taken a while to arrive, the others arrived now.
             payloads = deque(parser.feed(chunk))
@@ -168,8 +168,9 @@ class HttpTransport:
                 hold = room.take(len(payload))
                 if not payload:
                     continue
-                outcome = _hold(self._wire.read_event(call_id, payload), hold)
+                outcome = _hold(self._wire.read_event(payload), hold)
                 del payload, hold
+                has_begun = True
                 yield outcome
                 if not isinstance(outcome, Answered):
                     return
@@ -181,7 +182,17 @@ class HttpTransport:
         if room.gave_way:
             yield Unknown(GAVE_WAY, gave_way=True)
             return
-        yield Unknown("the stream ended inside an event") if parser.in_event else Closed()
+        if parser.in_event:
+            yield Unknown("the stream ended inside an event")
+        elif not has_begun and not _is_framed(response):
+            yield Unknown("the connection ended without an event")
+        else:
+            yield Closed()
+
+
+def _is_framed(response: aiohttp.ClientResponse) -> bool:
+    """Whether the end of a body is marked: without that, an end and a lost connection look alike."""
+    return "Transfer-Encoding" in response.headers or "Content-Length" in response.headers
 
 
 def _hold(outcome: PeerOutcome, hold: object | None) -> PeerOutcome:

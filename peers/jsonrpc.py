@@ -36,8 +36,8 @@ class JsonRpc:
             return answers.read_envelope(reply.raw, call_id)
         return answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
 
-    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
-        return _wrap_update(answers.read_envelope(payload, call_id))
+    def read_event(self, payload: bytes) -> PeerOutcome:
+        return _wrap_update(answers.read_envelope(payload, None))
 
 
 def _wrap_update(outcome: PeerOutcome) -> PeerOutcome:

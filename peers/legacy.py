@@ -46,8 +46,8 @@ class LegacyJsonRpc:
         outcome = answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
         return _upgrade(call, outcome, Form.KIND)
 
-    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
-        return _upgrade_frame(answers.read_envelope(payload, call_id), Form.KIND)
+    def read_event(self, payload: bytes) -> PeerOutcome:
+        return _upgrade_frame(answers.read_envelope(payload, None), Form.KIND)
 
 
 class LegacyHttpJson:
@@ -65,7 +65,7 @@ class LegacyHttpJson:
     def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002
         return _upgrade(call, http_json.read_reply(call, reply), Form.PROTO)
 
-    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:  # noqa: ARG002
+    def read_event(self, payload: bytes) -> PeerOutcome:
         return _upgrade_frame(http_json.read_event(payload), Form.PROTO)
 
 

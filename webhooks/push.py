@@ -197,6 +197,8 @@ class PushFeed:
     stored: StoredPush
     held: Held
     record: TaskRecord
+    shown: int = 0
+    """The last event that a Task sent to a receiver of 0.3 contains."""
 
     @property
     def address(self) -> Address:
@@ -209,8 +211,8 @@ class PushFeed:
         return BOUNDS
 
     def wants(self, entry: Entry) -> bool:
-        """Every frame of its task."""
-        return entry.facade == self.name.facade
+        """Every frame of its task that the receiver has not been shown."""
+        return entry.facade == self.name.facade and entry.sequence > self.shown
 
     def ends_with(self, entry: Entry) -> bool:
         """Whether a frame is the last one that callers see."""
@@ -221,7 +223,9 @@ class PushFeed:
         return self._has_ended() and cursor.sequence >= self.record.last
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """One frame for each request."""
+        """One frame for each request; a receiver of 0.3 gets all of them as the Task that they led to."""
+        if self.stored.dialect == "0.3":
+            return [wanted] if wanted else []
         return [(linked,) for linked in wanted]
 
     def find_acked(
@@ -236,7 +240,7 @@ class PushFeed:
     ) -> DeliveryRequest:
         """The frame of an entry as stored; a 0.3 receiver gets the current Task."""
         del since
-        entry = together[0].entry
+        entry = together[-1].entry
         if self.stored.dialect == "0.3":
             return self._pack(await self._compose_old(entry), entry.event_id, cursor)
         if entry.frame is not None:
@@ -288,7 +292,9 @@ class PushFeed:
         if "message" in frame:
             return orjson.dumps(write_message(object_at(frame, "message"), Form.KIND))
         await self._reload()
-        return _render_old(await self._read_task())
+        task = await self._read_task()
+        self.shown = self.record.last
+        return _render_old(task)
 
     async def _read_frame(self, entry: Entry) -> JsonObject | None:
         return await self.kind.following.contents.read_frame(entry, self.name.task.shard)

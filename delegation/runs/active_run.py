@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.events import AnyPayload
-    from passerelle.core.peer import Peer, PeerOutcome, SendSlot, StreamOutcome
+    from passerelle.core.peer import Malformed, Peer, PeerOutcome, SendSlot, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
@@ -122,6 +122,8 @@ class ActiveRun:
     """When the peer ended its answer to a message of a caller who waits, or the stream of one; 0 while it has not."""
     was_left: bool = field(default=False, init=False)
     """Whether the peer itself ended the stream that was read last."""
+    void_answer: Malformed | None = field(default=None, init=False)
+    """What the peer answered to the first message, if it ended its answer and that was none."""
     is_throttled: bool = field(default=False, init=False)
     """Whether the stream is not being read now, since it exceeds its rate."""
     was_throttled: bool = field(default=False, init=False)

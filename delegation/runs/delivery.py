@@ -26,7 +26,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.run import ModelFailed, request
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown, Unreached
+from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import EndWait, SendInput, WaitFor
 from passerelle.core.task.status import HELD, WAITING, Status
@@ -37,13 +37,13 @@ from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.delegation.runs.liveness import note_left
 from passerelle.delegation.runs.remote_drivers import release_to_link
-from passerelle.delegation.runs.results import apply_outcome, record_broken_exchange
-from passerelle.delegation.runs.stream import follow_stream, judge_end
+from passerelle.delegation.runs.results import apply_outcome, record_broken_exchange, refuse
+from passerelle.delegation.runs.stream import follow_stream, is_answered, judge_end
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.task import MissingResource
-    from passerelle.core.peer import PeerOutcome
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
@@ -111,7 +111,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
     while True:
         if not active.may_send_now():
             await active.wait_until_sendable()
-        active.sent_ms, active.left_ms = active.deps.clock.now_ms(), 0
+        active.sent_ms, active.left_ms, active.void_answer = active.deps.clock.now_ms(), 0, None
         active.run.has_all = not active.run.is_streamed()
         crowded_ms = crowded_ms or active.sent_ms
         if active.run.is_streamed():
@@ -186,9 +186,22 @@ async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult
         note_left(active, sent, last)
     if isinstance(last, Unknown | Malformed):
         await record_broken_exchange(active, last)
+    if not knows and active.was_left:
+        active.void_answer = _find_void(last)
     if knows or not isinstance(last, RefusedByPeer | Unreached):
         return "settled" if knows else "unknown"
     return await _settle(active, last, tries)
+
+
+def _find_void(last: StreamOutcome) -> Malformed | None:
+    """What a stream was instead of an answer, if the peer ended it itself: then no answer was lost."""
+    match last:
+        case Closed():
+            return Malformed("its stream ended without a task or a message", b"")
+        case Malformed():
+            return last
+        case _:
+            return None
 
 
 async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendResult:
@@ -214,7 +227,11 @@ async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendRe
             refusal = explain(outcome, active.run.context, active.run.record)
             resource = _RESOURCES.get(why, "external")
             return Deferred(refusal, wait_ms, is_ours, is_absent, resource)
-    return "settled" if await apply_outcome(active, outcome) else "unknown"
+    if not await apply_outcome(active, outcome):
+        return "unknown"
+    if isinstance(outcome, Answered) and not is_answered(active):
+        await refuse(active, Malformed("neither a task nor a message", b""))
+    return "settled"
 
 
 def _fits(active: ActiveRun, wait_ms: int) -> bool:

@@ -69,17 +69,28 @@ class FollowStrategy:
         """Something happened: the next poll comes soon."""
         self._pause_s = 0.0
 
-    def rest(self, chance: float, *, changed: bool, parked: bool, least_s: float = 0.0) -> float:
+    def rest(
+        self,
+        chance: float,
+        *,
+        changed: bool,
+        parked: bool,
+        at_login: bool = False,
+        least_s: float = 0.0,
+    ) -> float:
         """Seconds until the next poll, growing while nothing changes. ``chance`` is random, from 0 to 1.
 
-        ``least_s`` is the shortest pause at the present load; it raises no pause above its limit.
+        ``at_login``: the peer may go on at any moment, so the pause grows less. ``least_s`` is the shortest pause at
+        the present load; it raises no pause above its limit.
         """
         timeouts = self.timeouts
         limit_s = timeouts.parked_poll_max_s if parked else timeouts.poll_max_s
+        first_s = timeouts.parked_poll_s if parked else timeouts.poll_s
         if changed or not self._pause_s:
-            self._pause_s = timeouts.parked_poll_s if parked else timeouts.poll_s
+            self._pause_s = first_s
         else:
-            self._pause_s = min(self._pause_s * 2, limit_s)
+            most_s = max(first_s, timeouts.login_poll_max_s) if at_login else limit_s
+            self._pause_s = min(self._pause_s * 2, most_s, limit_s)
         pause_s = max(self._pause_s, min(least_s, limit_s))
         return pause_s * (1 - _SPREAD / 2 + _SPREAD * chance)
 
@@ -102,6 +113,10 @@ class Timeouts:
     poll_max_s: float = 30.0
     parked_poll_s: float = 2.0
     parked_poll_max_s: float = 60.0
+    login_poll_max_s: float = 4.0
+    """Longest pause while the peer waits for a credential that a person may be giving it elsewhere."""
+    login_s: float = 600.0
+    """How long after its request that is likely."""
     store_s: float = 0.5
     lease_s: float = 0.1
     replica_s: float = 0.1

@@ -14,6 +14,7 @@ from passerelle.a2a_mapping.outbound import add_push_config
 from passerelle.core.errors import StoreUnavailable, TooLarge
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.task.status import Status
+from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.delivery import (
     deliver,
     deliver_kept,
@@ -159,10 +160,22 @@ async def _reconcile(active: ActiveRun, withheld: str) -> None:
 async def _pause_until_poll(active: ActiveRun, *, changed: bool, parked: bool) -> None:
     """Pauses until the next poll; the more runs this instance polls, the longer."""
     least_s = active.deps.throttle.pause_s
-    pause_s = active.strategy.rest(_draw(active), changed=changed, parked=parked, least_s=least_s)
+    at_login = parked and _is_at_login(active)
+    pause_s = active.strategy.rest(
+        _draw(active), changed=changed, parked=parked, at_login=at_login, least_s=least_s
+    )
     with active.deps.throttle.rest():
         owed_s = min(active.find_due_s(), find_stall_s(active))
         await active.rest(min(pause_s, max(owed_s, _PENDING_PAUSE_S)))
+
+
+def _is_at_login(active: ActiveRun) -> bool:
+    """Whether somebody may be giving the peer a credential elsewhere: then it goes on without a message."""
+    record = active.run.record
+    if record.status is not Status.WAITING_RESOURCE:
+        return False
+    waited_ms = active.deps.clock.now_ms() - parse_ms(record.status_at)
+    return waited_ms < active.timeouts.login_s * 1000
 
 
 async def _switch_to_polling(active: ActiveRun) -> None:

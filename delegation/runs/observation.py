@@ -26,6 +26,7 @@ from passerelle.a2a_mapping.replies import (
     MessageReply,
     StatusReply,
     TaskReply,
+    name_task,
     read_native_ids,
     read_reply,
 )
@@ -72,6 +73,9 @@ def observe(draft: DecisionDraft, result: JsonObject) -> None:
     if draft.is_full():
         draft.more = True
         return
+    run = draft.record.run
+    if run is not None and run.remote_task_id is not None:
+        result = name_task(result, run.remote_task_id)
     reply = read_reply(result)
     draft.step_id = draft.context.mint("step")
     match reply:

@@ -3,7 +3,8 @@
 Every task of the remote context is listed. A task without a run that shows our message is ours; so is the only
 one left in a context made for us, unless another send may have made it. An empty list proves that the message never
 arrived only at a peer of known behaviour (``peer_profile``); then the message is sent again, with the same id. If the
-outcome stays unknown the run is lost, and so is its turn; what follows is for the retry policy.
+outcome stays unknown the run is lost, and so is its turn; what follows is for the retry policy. If the peer itself
+ended its answer, and it was none, one look decides, and the run ends with what was wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from passerelle.delegation.runs.delivery import deliver_again
 from passerelle.delegation.runs.draft import find_first
 from passerelle.delegation.runs.finish import end_unknown
 from passerelle.delegation.runs.peer_calls import cancel_task
-from passerelle.delegation.runs.results import apply_results
+from passerelle.delegation.runs.results import apply_results, refuse
 
 if TYPE_CHECKING:
     from passerelle.core.task.record import Attempt
@@ -66,6 +67,9 @@ async def find_send(active: ActiveRun) -> None:
         if verdict == "bound":
             if active.run.record.status is Status.CANCELLING:
                 await cancel_task(active)
+            return
+        if active.void_answer is not None and verdict != "away":
+            await refuse(active, active.void_answer)
             return
         now_ms = active.deps.clock.now_ms()
         # A peer that is unreachable has proved nothing: it gets the liveness limit.

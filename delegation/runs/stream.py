@@ -88,9 +88,6 @@ async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:
 
 async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
     """Whether the peer certainly has the message of an ended stream; records what was wrong with the stream."""
-    # A bare Message that waits for the parent's update names no task of the agent.
-    is_answered = active.run.has_ended() or active.run.record.withheld is not None
-    knows = active.remote_task() is not None or is_answered
     match last:
         case Malformed(reason=reason):
             await active.warn("malformed_frame", reason)
@@ -98,7 +95,14 @@ async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
             pass
         case _:
             assert_never(last)
-    return knows
+    return is_answered(active)
+
+
+def is_answered(active: ActiveRun) -> bool:
+    """Whether the peer has answered with its task, or with all that it says."""
+    # A bare Message that waits for the parent's update names no task of the agent.
+    is_over = active.run.has_ended() or active.run.record.withheld is not None
+    return active.remote_task() is not None or is_over
 
 
 async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
@@ -195,6 +199,7 @@ async def _read(
     frames: FrameBuffer,
 ) -> None:
     is_over, activity, rate = False, active.activity, active.rate
+    end: StreamOutcome = Closed()
     loop = asyncio.get_running_loop()
     try:
         async with aclosing(outcomes) as open_stream:
@@ -214,9 +219,9 @@ async def _read(
     except Exception:
         # The follower waits for a last outcome, and has to get one.
         active.deps.log.exception("stream.broken", task=active.run.record.task_id)
-        is_over = False
+        is_over, end = False, Unknown("the gateway could not read the stream on")
     if not is_over:
-        await frames.put(Closed())
+        await frames.put(end)
         active.activity.set()
 
 

@@ -15,6 +15,7 @@ from passerelle.a2a_mapping.pauses import read_await_approval
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT
 from passerelle.channels.stream_ends import StreamEnd
+from passerelle.channels.stream_frame import cut_stream
 from passerelle.core.commands import (
     CancelTask,
     CommandService,
@@ -270,6 +271,13 @@ class Operations:
     @asynccontextmanager
     async def _send_streaming(self, call: OperationCall) -> AsyncGenerator[FollowedStream]:
         request = read_send(call.params)
+        async with self._follow_message(call, request) as followed:
+            yield cut_stream(followed, request.history_length)
+
+    @asynccontextmanager
+    async def _follow_message(
+        self, call: OperationCall, request: SendRequest
+    ) -> AsyncGenerator[FollowedStream]:
         until = self._end_stream(call)
         if request.task_id is None:
             accepted = await self._submit(call, request, "stream")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.callers import Caller, Json
+from tests.conformance.callers import Caller, Json, make_params
 from tests.conformance.shapes import check_task
 from tests.conformance.site import write
 
@@ -54,3 +54,20 @@ async def test_every_message_of_the_caller_is_kept_unchanged_in_order(caller: Ca
     ]
     assert {one.get("taskId", task["id"]) for one in kept} == {task["id"]}
     assert {one.get("contextId", task["contextId"]) for one in kept} == {task["contextId"]}
+
+
+@pytest.mark.parametrize("length", [None, 0, 1])
+async def test_a_stream_has_as_much_history_as_was_asked_for(
+    caller: Caller, length: int | None
+) -> None:
+    configuration = {} if length is None else {"historyLength": length}
+    asked = await caller.make_task(write("tck-input-required"))
+    opening = write("tck-complete-task")
+    answer = {**write("tck-complete-task"), "taskId": asked["id"]}
+    for message in (opening, answer):
+        params = make_params(message, **configuration)
+        async with caller.stream("SendStreamingMessage", params) as stream:
+            items = await stream.collect()
+        shown = [len(one["task"].get("history", [])) for one in items if "task" in one]
+        assert shown
+        assert all(count > 0 if length is None else count <= length for count in shown), shown

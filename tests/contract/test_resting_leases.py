@@ -104,7 +104,7 @@ async def test_run_that_enters_a_resting_lease_is_taken_over_when_it_is_not_exte
 
 @pytest.mark.parametrize("enter", [enter_run, open_link, keep_link])
 async def test_end_of_a_resting_lease_that_is_woken_does_not_move_back_with_the_clock(
-    store: Store, enter: Callable[[Store, Place], Awaitable[None]]
+    store: Store, enter: Callable[[Store, TaskPlace], Awaitable[None]]
 ) -> None:
     """An end before the acknowledged one reads as a lost write: the shard would get a new epoch, and readers a gap."""
     at = make_place()

@@ -54,6 +54,7 @@ def compare(case: Case, direct: Record, through: Record) -> list[Difference]:
         *_compare_outcomes(case, direct, through),
         *_compare_ends(case, direct, through),
         *_compare_histories(case, direct, through),
+        *_compare_own(case, direct, through),
         *_compare_received(case, direct.received, through.received),
         *_compare_activated(case, direct, through),
     ]
@@ -218,6 +219,18 @@ def _is_within(few: list[tuple[str, list[Json]]], many: list[tuple[str, list[Jso
     """Whether ``few`` occur in ``many`` in the same order."""
     rest = iter(many)
     return all(any(one == other for other in rest) for one in few)
+
+
+def _compare_own(case: Case, direct: Record, through: Record) -> Iterator[Difference]:
+    """The caller's messages in history, of those that both sides show."""
+    # The protobuf of 0.3 has no references.
+    lacks = (
+        {"referenceTaskIds"} if case.version == "0.3" and case.binding != "JSONRPC" else set[str]()
+    )
+    for name in direct.own.keys() & through.own.keys():
+        for member, said in direct.own[name].items():
+            if said != through.own[name][member] and member not in lacks:
+                yield Difference(f"history: {member} of {name}", said, through.own[name][member])
 
 
 def _drop_status(record: Record) -> list[tuple[str, list[Json]]]:

@@ -71,6 +71,7 @@ def write_params(params: Json, binding: str, version: str) -> Json:
         message["parts"] = [_write_part(part) for part in parts]
     else:
         message["content"] = [_write_proto_part(part) for part in parts]
+        message.pop("referenceTaskIds", None)  # its protobuf has none
     return {**params, "message": message, "configuration": configuration}
 
 

@@ -16,6 +16,7 @@ from tests.conversations.axes import Case
 from tests.conversations.caller import Conversant, Refused
 from tests.conversations.forms import (
     Json,
+    inner,
     read_parts,
     read_role,
     read_state,
@@ -56,6 +57,8 @@ class Record:
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     end: Json = field(default_factory=dict[str, Any])
     history: list[tuple[str, list[Json]]] = field(default_factory=list["tuple[str, list[Json]]"])
+    own: dict[str, Json] = field(default_factory=dict[str, "Json"])
+    """The members of the caller's messages in ``history``, without parts and withheld ones, by the name in their id."""
     received: list[Received] = field(default_factory=list[Received])
     said: list[tuple[str, list[Json]]] = field(default_factory=list["tuple[str, list[Json]]"])
     """What the caller sent and received, in order."""
@@ -210,6 +213,7 @@ class Player:
             "parts": parts,
             "metadata": {"label": self.label, "kept": {"deep": [1, "two"]}},
             "extensions": [EXTENSION],
+            "referenceTaskIds": ["a-task-of-another-agent"],
         }
         if "id" in self.ids:
             message |= {"taskId": self.ids["id"], "contextId": self.ids["contextId"]}
@@ -325,9 +329,23 @@ class Player:
             "words": read_words(task),
             "artifacts": [read_parts(one) for one in several(task, "artifacts")],
         }
-        self.record.history = [
-            (read_role(one), read_parts(one)) for one in several(task, "history")
-        ]
+        history = several(task, "history")
+        self.record.history = [(read_role(one), read_parts(one)) for one in history]
+        self.record.own = {
+            str(one["messageId"]).rpartition("-")[2]: self._read_members(one)
+            for one in history
+            if read_role(one) == "user" and "withheld" not in str(read_parts(one))
+        }
+
+    def _read_members(self, message: Json) -> Json:
+        """The members of one of the caller's messages; its task and context by whether they are those of the task."""
+        return {
+            "metadata": {k: v for k, v in inner(message, "metadata").items() if k != "label"},
+            "extensions": message.get("extensions") or [],
+            "referenceTaskIds": message.get("referenceTaskIds") or [],
+            "taskId": message.get("taskId") == self.ids["id"],
+            "contextId": message.get("contextId") == self.ids["contextId"],
+        }
 
 
 async def _await(seen: Callable[[], bool], within_s: float) -> bool:

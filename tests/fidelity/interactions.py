@@ -64,6 +64,11 @@ def moved(state: str, members: str = "", update_members: str = "") -> str:
     return update("statusUpdate", inner + update_members)
 
 
+def saying(message_id: str, text: str) -> str:
+    """The member of a status with the agent's message."""
+    return f',"message":{{"messageId":"{message_id}","role":"ROLE_AGENT","parts":[{{"text":"{text}"}}]}}'
+
+
 WORKING: Final = (
     '{"task":{"id":"$T","contextId":"$C","status":{"state":"TASK_STATE_WORKING",'
     '"timestamp":"2026-01-02T03:04:05.678Z"}}}'
@@ -215,4 +220,50 @@ INTERACTIONS: Final[tuple[Interaction, ...]] = (
         WORKING,
         moved("FAILED", ',"message":{"messageId":"w1","role":"ROLE_AGENT","parts":[{"text":"no luck"},{"data":1.0}]}'),
     )),
+    Interaction("bare message: without a message id", result=(
+        '{"message":{"role":"ROLE_AGENT","parts":[{"text":"yes"}],"contextId":"$C"}}'
+    )),
+    Interaction("bare message: without a context", result=(
+        '{"message":{"messageId":"r1","role":"ROLE_AGENT","parts":[{"text":"yes"}]}}'
+    )),
+    Interaction("bare message: without a part", result=(
+        '{"message":{"messageId":"r1","role":"ROLE_AGENT","parts":[],"contextId":"$C"}}'
+    )),
+    Interaction("task: rejected", result=done().replace("COMPLETED", "REJECTED")),
+    Interaction("task: failed, with an artifact", result=(
+        done(artifacts=artifact('[{"text":"x"}]')).replace("COMPLETED", "FAILED")
+    )),
+    Interaction("task: null members", result=done(',"metadata":null,"history":null', ',"message":null')),
+    Interaction("task: empty lists", result=done(',"artifacts":[],"history":[]')),
+    Interaction("task: two artifacts with one id", result=(
+        done(artifacts=artifact('[{"text":"1"}]') + "," + artifact('[{"text":"2"}]'))
+    )),
+    Interaction("stream: a status before a task", frames=(
+        moved("WORKING"), chunk('[{"text":"x"}]', ',"lastChunk":true'), moved("COMPLETED"),
+    )),
+    Interaction("stream: an artifact before a task", frames=(
+        chunk('[{"text":"x"}]', ',"lastChunk":true'), moved("COMPLETED"),
+    )),
+    Interaction("stream: the end alone", frames=(moved("COMPLETED", saying("w1", "ok")),)),
+    Interaction("stream: rejected at once", frames=(moved("REJECTED", saying("w1", "no")),)),
+    Interaction("stream: canceled by the agent", frames=(WORKING, moved("CANCELED"))),
+    Interaction("stream: back to submitted", frames=(
+        WORKING, moved("SUBMITTED"), moved("WORKING"), moved("COMPLETED"),
+    )),
+    Interaction("stream: other words under the same id", frames=(
+        WORKING, moved("WORKING", saying("w1", "1")), moved("WORKING", saying("w1", "2")), moved("COMPLETED"),
+    )),
+    Interaction("stream: the same words under another id", frames=(
+        WORKING, moved("WORKING", saying("w1", "1")), moved("WORKING", saying("w2", "1")), moved("COMPLETED"),
+    )),
+    Interaction("stream: neither append nor lastChunk", frames=(
+        WORKING, chunk('[{"text":"x"}]'), chunk('[{"text":"y"}]', ',"append":true'), moved("COMPLETED"),
+    )),
+    Interaction("stream: append is null", frames=(
+        WORKING, chunk('[{"text":"x"}]', ',"append":null,"lastChunk":null'), moved("COMPLETED"),
+    )),
+    Interaction("stream: append before an artifact is open", frames=(
+        WORKING, chunk('[{"text":"x"}]', ',"append":true'), moved("COMPLETED"),
+    )),
+    Interaction("stream: final of 0.3", frames=(WORKING, moved("COMPLETED", update_members=',"final":true'))),
 )  # fmt: skip

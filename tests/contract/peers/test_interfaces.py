@@ -14,6 +14,7 @@ from passerelle.runtime.common.breaker import FAILURES, PAUSE_MS
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.scripted_peer import ScriptedPeer, ScriptedResponse
+from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -181,6 +182,25 @@ async def test_an_agent_whose_program_raises_each_time_is_not_paused(
         assert (refused.code, refused.message) == (-32603, "the tool broke")
         (streamed,) = await read_all(peer.stream(say("hello")))
         assert isinstance(streamed, RefusedByPeer)
+
+
+@pytest.mark.parametrize("words", [0, 1])
+async def test_an_agent_whose_streams_break_off_is_not_paused(
+    scripted: ScriptedPeer, clients: Clients, words: int
+) -> None:
+    """Libraries of 0.3 break a stream off when the program raises: it was reached all the same."""
+
+    async def raise_at_work(turn: Turn) -> None:
+        for _ in range(words):
+            await turn.status("WORKING")
+        await turn.drop()
+
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    for _ in range(FAILURES):
+        scripted.next(raise_at_work)
+        *_, last = await read_all(peer.stream(say("hello")))
+        assert isinstance(last, Unknown)
+    assert isinstance(await peer.send(say("hello")), Answered)
 
 
 @pytest.mark.parametrize("body", [b"", b"Internal Server Error", b"<html>"])

@@ -355,7 +355,7 @@ async def test_an_agents_own_error_keeps_its_code_and_details(rig: Rig) -> None:
             "fieldViolations": [{"field": "message.parts", "description": "one part too many"}],
         },
     ]
-    error = {"code": -32050, "message": "no more credit", "data": details}
+    error = {"code": -32050, "message": "no more credit for org-4f9a2c", "data": details}
 
     async def refuse_with(opens: dict[str, Any] | None) -> dict[str, Any]:
         # The id of the JSON-RPC call is unknown here; an error may omit it.
@@ -370,7 +370,7 @@ async def test_an_agents_own_error_keeps_its_code_and_details(rig: Rig) -> None:
 
     for opens in (None, await rig.send("ask which colour?")):
         refusal = await refuse_with(opens)
-        assert (refusal["code"], refusal["message"]) == (-32050, "no more credit")
+        assert (refusal["code"], refusal["message"]) == (-32050, "no more credit for …")
         assert refusal["data"][1:] == details
 
 

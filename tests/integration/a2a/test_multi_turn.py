@@ -23,6 +23,9 @@ async def test_message_with_a_task_id_continues_that_task(rig: Rig) -> None:
     assert sent[0]["contextId"] == sent[1]["contextId"]
     texts = [part["parts"][0]["text"] for part in done["history"] if part["role"] == "ROLE_USER"]
     assert texts == ["ask which colour?", "blue"]
+    ids = {(one["taskId"], one["contextId"]) for one in done["history"]}
+    assert ids == {(asked["id"], asked["contextId"])}
+    assert (await rig.call("GetTask", {"id": asked["id"]}))["history"] == done["history"]
 
 
 @pytest.mark.requirement("LT-4", "LT-11", "ID-3")

@@ -49,6 +49,8 @@ async def test_reference_reaches_the_same_agent_under_its_own_id(rig: Rig) -> No
     assert sent["referenceTaskIds"] == ["echo-task-1"]
     assert sent["parts"] == [{"text": "again"}]
     assert first["id"] not in str(sent)
+    assert second["history"][0]["referenceTaskIds"] == [first["id"]]
+    assert (await rig.call("GetTask", {"id": second["id"]}))["history"] == second["history"]
     assert (second["id"] != first["id"], second["contextId"]) == (True, context)
     record = cast("Answer", await rig.service.read(OWNER, GetRecord(second["id"])))
     edges = [edge for edge in record["relationships"] if edge["kind"] == "source_task"]
@@ -99,6 +101,7 @@ async def test_reference_to_an_unknown_task_is_dropped_with_a_warning(rig: Rig) 
         sent = rig.peer.messages[-1]
         assert "referenceTaskIds" not in sent
         assert name not in str(sent)
+        assert task["history"][0]["referenceTaskIds"] == [name], "its caller's own message"
         noted = await read_warnings(rig, task["id"], header)
         assert noted == ["the message refers to an unknown task; the agent gets no reference to it"]
     assert looks == ["TASK_STATE_COMPLETED"] * 2

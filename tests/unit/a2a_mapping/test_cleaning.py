@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.a2a_mapping.clean_text import clean_text
+from passerelle.a2a_mapping.clean_text import CleanText, clean_text
 from passerelle.a2a_mapping.identity import make_relabel
 
 IDS = make_relabel("task_ours", "ctx_ours", {"remote-task": "task_ours", "c1": "ctx_ours"})
-SENTENCE = "the agent refused the request"
 
 
 @pytest.mark.requirement("LT-10")
@@ -24,7 +23,7 @@ SENTENCE = "the agent refused the request"
     ],
 )
 def test_ordinary_words_pass_as_they_are(text: str) -> None:
-    assert clean_text(text, IDS, SENTENCE).text == text
+    assert clean_text(text, IDS) == CleanText(text, whole=True)
 
 
 @pytest.mark.requirement("LT-10", "LT-13")
@@ -51,20 +50,17 @@ def test_ordinary_words_pass_as_they_are(text: str) -> None:
         "123456",
     ],
 )
-def test_text_with_a_possible_id_or_address_is_replaced(secret: str) -> None:
-    for text in (
-        f"cannot find {secret} today",
-        f"Task '{secret}' is unknown.",
-        f"({secret})",
-        secret,
-    ):
-        cleaned = clean_text(text, IDS, SENTENCE)
-        assert (cleaned.text, cleaned.replaced) == (SENTENCE, True)
+def test_a_possible_id_or_address_is_hidden_in_its_text(secret: str) -> None:
+    for text in ("cannot find {} today", "Task '{}' is unknown.", "agent={}; see ({})"):
+        cleaned = clean_text(text.replace("{}", secret), IDS)
+        assert cleaned == CleanText(text.replace("{}", "…"), whole=False)
+    for text in ("({})", "{}", "{}: {}"):
+        assert clean_text(text.replace("{}", secret), IDS) == CleanText("", whole=False)
 
 
 @pytest.mark.requirement("LT-10", "LT-13")
 def test_known_ids_become_facade_ids_and_ids_that_the_caller_sent_are_kept() -> None:
     text = "Task remote-task in c1 has had m-17"
-    cleaned = clean_text(text, IDS, SENTENCE, own=["m-17"])
+    cleaned = clean_text(text, IDS, own=["m-17"])
     assert cleaned.text == "Task task_ours in ctx_ours has had m-17"
-    assert clean_text(text, IDS, SENTENCE).text == SENTENCE
+    assert clean_text(text, IDS).text == "Task task_ours in ctx_ours has had …"

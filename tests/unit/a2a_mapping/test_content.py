@@ -235,15 +235,29 @@ def _is_within(some: list[JsonObject], whole: list[JsonObject]) -> bool:
 
 def test_a_history_gets_only_the_messages_that_it_lacks() -> None:
     assert complete_history(OPEN, []) == OPEN
-    assert complete_history(OPEN, [say("m")])["history"] == [say("m")]
+    mine: JsonObject = {"taskId": "t", "contextId": "c"}
+    assert complete_history(OPEN, [say("m")])["history"] == [say("m") | mine]
     whole: JsonObject = {**OPEN, "history": [say("m"), say("r")]}
     assert complete_history(whole, [say("m")]) == whole
     assert complete_history(whole, [say("r")]) == whole
     assert complete_history(whole, [say("r", "else")])["history"] == [
         say("m"),
         say("r"),
-        say("r", "else"),
+        say("r", "else") | mine,
     ]
+
+
+@pytest.mark.parametrize("before", [[], [say("x")]])
+def test_a_message_in_a_history_refers_to_the_tasks_that_its_caller_named(
+    before: list[JsonObject],
+) -> None:
+    sent: JsonObject = {**say("m"), "referenceTaskIds": ["one", "two"]}
+    partly: JsonObject = {**say("m"), "referenceTaskIds": ["one"]}
+    for copy in (say("m"), partly, sent):
+        task: JsonObject = {**OPEN, "history": as_list([*before, copy, say("r")])}
+        assert complete_history(task, [sent])["history"] == [*before, sent, say("r")]
+    task = {**OPEN, "history": as_list([*before, sent])}
+    assert complete_history(task, [say("m")])["history"] == [*before, say("m")]
 
 
 @pytest.mark.parametrize(

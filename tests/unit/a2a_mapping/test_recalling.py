@@ -79,8 +79,7 @@ def test_an_invalid_timestamp_is_no_new_question(told: str) -> None:
 def test_updates_without_their_member_are_read_by_their_kind() -> None:
     wire = JsonRpc()
     read = [
-        wire.read_event(1, orjson.dumps(event))
-        for event in cast("list[JsonObject]", SEEN["events"])
+        wire.read_event(orjson.dumps(event)) for event in cast("list[JsonObject]", SEEN["events"])
     ]
     replies = [read_reply(one.result) for one in read if isinstance(one, Answered)]
     kinds = [type(reply) for reply in replies]

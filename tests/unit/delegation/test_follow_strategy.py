@@ -69,6 +69,19 @@ def test_task_that_waits_is_asked_more_seldom() -> None:
     assert [run.rest(0.5, changed=False, parked=True) for _ in range(6)] == [2, 4, 8, 16, 32, 60]
 
 
+def test_task_that_waits_for_a_login_is_asked_every_few_seconds() -> None:
+    run = ladder()
+    pauses = [run.rest(0.5, changed=False, parked=True, at_login=True) for _ in range(4)]
+    assert pauses == [2, 4, 4, 4]
+    assert run.rest(0.5, changed=False, parked=True, at_login=True, least_s=100) == 60, "under load"
+    assert [run.rest(0.5, changed=False, parked=True) for _ in range(2)] == [8, 16], "later"
+    seldom = FollowStrategy(Timeouts(parked_poll_s=30, parked_poll_max_s=60))
+    assert [seldom.rest(0.5, changed=False, parked=True, at_login=True) for _ in range(2)] == [
+        30,
+        30,
+    ]
+
+
 def test_rest_leaves_others_their_turn_but_does_not_grow_beyond_its_limit() -> None:
     run, crowd = ladder(), PollThrottle()
     with ExitStack() as others:

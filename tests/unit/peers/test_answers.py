@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown
 from passerelle.peers.answers import NotJson, parse_json, read_response
+from passerelle.peers.jsonrpc import JsonRpc
 
 ERROR = orjson.dumps(
     {"jsonrpc": "2.0", "id": 7, "error": {"code": -32001, "message": "not found", "data": []}}
@@ -40,9 +41,18 @@ def test_error_of_the_peer_counts_whatever_the_status(status: int) -> None:
     assert read_response(status, "3", ERROR, 7) == RefusedByPeer(-32001, "not found", status, 3)
 
 
-def test_error_without_an_id_is_an_answer_to_the_only_request() -> None:
-    body = b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "parse"}}'
+@pytest.mark.parametrize("opening", [b'"id": null, ', b""])
+def test_response_without_an_id_is_the_answer_to_the_only_request(opening: bytes) -> None:
+    body = b'{"jsonrpc": "2.0", %b"error": {"code": -32700, "message": "parse"}}' % opening
     assert read_response(200, None, body, 7) == RefusedByPeer(-32700, "parse")
+    body = b'{"jsonrpc": "2.0", %b"result": {"task": {"id": "t"}}}' % opening
+    assert read_response(200, None, body, 7) == Answered({"task": {"id": "t"}})
+
+
+@pytest.mark.parametrize("answered", [7, 8, "7", None, "an id of its own"])
+def test_event_answers_the_request_of_its_stream_whatever_its_id(answered: object) -> None:
+    body = orjson.dumps({"jsonrpc": "2.0", "id": answered, "result": {"task": {"id": "t"}}})
+    assert JsonRpc().read_event(body) == Answered({"task": {"id": "t"}})
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 203, 299])
@@ -55,7 +65,7 @@ def test_result_under_an_error_status_is_not_believed(status: int) -> None:
     assert not isinstance(read_response(status, None, RESULT, 7), Answered)
 
 
-@pytest.mark.parametrize("answered", [8, "7", None, [7], {"a": 1}])
+@pytest.mark.parametrize("answered", [8, "7", [7], {"a": 1}])
 def test_result_of_another_request_is_malformed(answered: object) -> None:
     body = orjson.dumps({"jsonrpc": "2.0", "id": answered, "result": {}})
     assert isinstance(read_response(200, None, body, 7), Malformed)

@@ -115,7 +115,7 @@ def test_success_is_the_document_itself_and_nothing_else() -> None:
 
 
 def test_events_are_documents_and_an_error_is_the_last_of_them() -> None:
-    assert WIRE.read_event(1, b'{"task":{}}') == Answered({"task": {}})
+    assert WIRE.read_event(b'{"task":{}}') == Answered({"task": {}})
     status = {"error": {"code": 500, "message": "broke", "status": "INTERNAL"}}
-    assert WIRE.read_event(1, orjson.dumps(status)) == RefusedByPeer(-32603, "broke")
-    assert isinstance(WIRE.read_event(1, b"{this"), Malformed)
+    assert WIRE.read_event(orjson.dumps(status)) == RefusedByPeer(-32603, "broke")
+    assert isinstance(WIRE.read_event(b"{this"), Malformed)

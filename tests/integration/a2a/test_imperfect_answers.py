@@ -1,0 +1,129 @@
+"""Answers that are none, or lack an id: callers get the content, or read at once that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+import orjson
+import pytest
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.wire.json import Json, JsonObject
+from tests.integration.a2a.rig import Rig
+from tests.integration.a2a.speakers import Speaker
+from tests.integration.a2a.test_bindings_agree import speakers
+from tests.support.scripted_peer import ScriptedResponse
+from tests.support.scripted_tasks import Turn, TurnScript
+
+__all__ = ["speakers"]
+
+pytestmark = pytest.mark.anyio
+
+_WITHIN_S: Final = 5.0
+_STREAMED: Final = {"Content-Type": "text/event-stream"}
+_WORKING: Final[JsonObject] = {
+    "id": "agents-own-task",
+    "contextId": "agents-own-context",
+    "status": {"state": "TASK_STATE_WORKING"},
+}
+
+
+async def say_nothing(turn: Turn) -> None:
+    """The program of the agent returns, and the library ends the stream."""
+
+
+async def say_garbage(turn: Turn) -> None:
+    await turn.write(b"data: {this\n\n")
+
+
+@pytest.mark.parametrize("answer", [say_nothing, say_garbage])
+@pytest.mark.requirement("DLV-5")
+async def test_an_answer_that_is_none_is_reported_at_once(
+    rig: Rig, speakers: dict[str, Speaker], answer: TurnScript
+) -> None:
+    # The agent is known to list what it has: a message that had not arrived would be sent again.
+    await rig.send("hello")
+    for name, speaker in speakers.items():
+        rig.peer.next(answer)
+        async with asyncio.timeout(_WITHIN_S):
+            refusal = await speaker.call(Method.SEND_STREAMING_MESSAGE, rig.message("go"))
+        assert refusal == "INVALID_AGENT_RESPONSE", name
+    assert rig.counted() == 1 + len(speakers), "nothing was sent twice"
+    rig.peer.next(answer)
+    error = await rig.refuse("SendStreamingMessage", rig.message("go"))
+    assert error["message"] == "agent 'echo' answered with something that is not A2A"
+
+
+@pytest.mark.parametrize("number", [None, "7f", 12345])
+async def test_events_belong_to_their_stream_whatever_their_id(rig: Rig, number: Json) -> None:
+    done: JsonObject = {**_WORKING, "status": {"state": "TASK_STATE_COMPLETED"}}
+    events: list[JsonObject] = [{"task": _WORKING}, {"task": done}]
+    envelopes: list[dict[str, Any]] = [{"jsonrpc": "2.0", "result": one} for one in events]
+    if number is not None:
+        envelopes = [{**one, "id": number} for one in envelopes]
+    body = b"".join(b"data: " + orjson.dumps(one) + b"\n\n" for one in envelopes)
+    rig.peer.answer_sends(ScriptedResponse(200, body, _STREAMED))
+    async with asyncio.timeout(_WITHIN_S):
+        shown = await rig.collect("SendStreamingMessage", rig.message("go"))
+    last = cast("dict[str, Any]", orjson.loads(shown[-1].data)["result"])
+    assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_an_answer_without_an_id_answers_its_request(rig: Rig) -> None:
+    done = {**_WORKING, "status": {"state": "TASK_STATE_COMPLETED"}}
+    body = orjson.dumps({"jsonrpc": "2.0", "result": {"task": done}})
+    rig.peer.answer_sends(ScriptedResponse(200, body, {"Content-Type": "application/json"}))
+    async with asyncio.timeout(_WITHIN_S):
+        task = await rig.send("hello")
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{}, {"task": {"id": "agents-own-task"}}, {"message": {"role": "ROLE_AGENT"}}, {"other": 1}],
+)
+@pytest.mark.requirement("DLV-5")
+async def test_a_result_that_is_none_is_reported_at_once(rig: Rig, result: JsonObject) -> None:
+    await rig.send("hello")
+    body = orjson.dumps({"jsonrpc": "2.0", "id": None, "result": result})
+    rig.peer.answer_sends(ScriptedResponse(200, body, {"Content-Type": "application/json"}))
+    async with asyncio.timeout(_WITHIN_S):
+        error = await rig.refuse("SendMessage", rig.message("go"))
+    assert error["code"] == -32006
+    assert rig.counted() == 2, "nothing was sent twice"
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_a_message_without_an_id_is_an_answer(rig: Rig, method: str) -> None:
+    result = {"message": {"role": "ROLE_AGENT", "parts": [{"text": "hi"}]}}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": None, "result": result})
+    rig.peer.answer_sends(ScriptedResponse(200, body, {"Content-Type": "application/json"}))
+    async with asyncio.timeout(_WITHIN_S):
+        if method == "SendMessage":
+            shown = await rig.call(method, rig.message("go"))
+        else:
+            (event,) = await rig.collect(method, rig.message("go"))
+            shown = cast("dict[str, Any]", orjson.loads(event.data)["result"])
+    assert shown["message"]["parts"] == [{"text": "hi"}]
+
+
+async def test_updates_without_ids_are_those_of_the_task_of_their_stream(rig: Rig) -> None:
+    events: list[JsonObject] = [
+        {"task": _WORKING},
+        {"artifactUpdate": {"artifact": {"artifactId": "a1", "parts": [{"text": "x"}]}}},
+        {"statusUpdate": {"status": {"state": "TASK_STATE_COMPLETED"}}},
+    ]
+    envelopes = [{"jsonrpc": "2.0", "id": 1, "result": one} for one in events]
+    body = b"".join(b"data: " + orjson.dumps(one) + b"\n\n" for one in envelopes)
+    rig.peer.answer_sends(ScriptedResponse(200, body, _STREAMED))
+    async with asyncio.timeout(_WITHIN_S):
+        shown = await rig.collect("SendStreamingMessage", rig.message("go"))
+    first, piece, last = (cast("dict[str, Any]", orjson.loads(one.data)["result"]) for one in shown)
+    ids = {"taskId": first["task"]["id"], "contextId": first["task"]["contextId"]}
+    assert piece["artifactUpdate"] == {
+        **ids,
+        "artifact": {"artifactId": "a1", "parts": [{"text": "x"}]},
+    }
+    assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert last["statusUpdate"]["taskId"] == ids["taskId"]
