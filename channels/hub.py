@@ -65,6 +65,8 @@ class HubSettings:
     open_s: float = 5.0
     """Timeout for the confirmation of a subscription."""
     retry_s: float = 1.0
+    hint_s: float = 0.1
+    """How long after an event was stored its hint may arrive."""
     bounds: RingBounds = field(default_factory=RingBounds)
 
 
@@ -266,6 +268,7 @@ class Hub:
             self._on_lost,
             self.counts,
             settings.retry_s,
+            settings.hint_s,
         )
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -137,6 +137,30 @@ async def test_a_lost_hint_is_repaired_by_the_audit() -> None:
         assert sequences(await take(position)) == [2, 3]
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_an_event_stored_during_an_audit_is_no_mismatch(*, is_late: bool) -> None:
+    async with scene(1) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
+        assert isinstance(await take(position), ReplayEnd)
+        at.log.gated = True
+        at.hub.audit_soon()
+        await wait_until(lambda: at.log.waiting, 10, "the audit reads the head")
+        at.hints.publish(at.history.append())
+        if not is_late:
+            at.hints.deliver()
+        at.log.gated = False
+        at.log.open_gate()
+        await settle()
+        if is_late:
+            at.hints.deliver()
+        assert sequences(await take(position)) == [2]
+        await asyncio.sleep(2 * HubSettings(lambda: 0.5).hint_s)
+        assert (at.hub.counts.audit_mismatches, at.log.reads) == (0, 0)
+        at.history.append()
+        at.hub.audit_soon()
+        assert sequences(await take(position)) == [3]
+        assert at.hub.counts.audit_mismatches == 1
+
+
 async def test_an_audited_stream_is_released_after_its_last_reader() -> None:
     async with scene(5, linger_s=0) as at:
         async with at.hub.open(STREAM, FullView(), Start.LIVE) as position:

@@ -81,6 +81,7 @@ class HubModel(RuleBasedStateMachine):
             audit_s=3600,
             linger_s=0,
             retry_s=0,
+            hint_s=0,
             bounds=RingBounds(events=ring),
         )
         self.lost: list[GapReason] = []
