@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.chaos.work_agent import AGENT, NARROW
 from tests.chaos.work_graphs import start
-from tests.chaos.work_site import Refused
+from tests.chaos.work_site import GATEWAYS, Refused
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class LineScene:
     async def play(self) -> None:
         """Runs from the pause to the end of the last task."""
         await self.site.call("POST", f"/v1/agents/{NARROW}/pause", {"reason": "chaos"})
+        # A gateway that dies before it has told the other one leaves it to learn of the pause within a second.
+        await wait_until(self._is_paused_everywhere, _ARRIVES_S, "both gateways know of the pause")
         for number in range(self.size):
             priority = self.draw.choice([0, 0, 0, 5, -5])
             body: dict[str, Json] = {
@@ -161,6 +163,13 @@ class LineScene:
         await self.site.call("POST", f"/v1/agents/{NARROW}/resume", {})
         for task in self._tasks:
             await self.site.await_status(task, "completed")
+
+    async def _is_paused_everywhere(self) -> bool:
+        for number in range(GATEWAYS):
+            listed = await self.site.call("GET", "/v1/agents", first=number)
+            if {one["name"]: one["state"] for one in listed["agents"]}[NARROW] != "paused":
+                return False
+        return True
 
     async def judge(self) -> None:
         """By priority, then by time; each once."""

@@ -223,10 +223,10 @@ def _is_within(few: list[tuple[str, list[Json]]], many: list[tuple[str, list[Jso
 
 def _compare_own(case: Case, direct: Record, through: Record) -> Iterator[Difference]:
     """The caller's messages in history, of those that both sides show."""
-    # The protobuf of 0.3 has no references.
-    lacks = (
-        {"referenceTaskIds"} if case.version == "0.3" and case.binding != "JSONRPC" else set[str]()
-    )
+    # The protobuf of 0.3 has no references: on the way to the gateway, or directly to the agent.
+    ways = ((case.binding, case.version), case.interface)
+    has_none = any(version == "0.3" and binding != "JSONRPC" for binding, version in ways)
+    lacks = {"referenceTaskIds"} if has_none else set[str]()
     for name in direct.own.keys() & through.own.keys():
         for member, said in direct.own[name].items():
             if said != through.own[name][member] and member not in lacks:
