@@ -274,6 +274,8 @@ class Messages:
         if opened.repeated:
             charge.refund()
             _release_place(place)
+            # The instance that stored it may have died before it was in its queue.
+            await self._enter(opened)
             return opened, None
         if plan.hold is not None or opened.position is not None:
             _release_place(place)
@@ -342,14 +344,19 @@ class Messages:
             raise UncoveredError(charged)
         return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
-    async def _enqueue(self, principal: Principal, command: SubmitTurn, opened: OpenedTurn) -> None:
+    async def _enter(self, opened: OpenedTurn) -> TaskRecord | None:
+        """Puts the task into its queue, if it waits; one that is there keeps its position."""
         held = opened.held if isinstance(opened.held, dict) else opened.held.read()
         record = held[opened.task].record
-        if isinstance(record, TaskRecord) and (
-            record.status is Status.QUEUED or waits_for_quota(record)
-        ):
+        if not isinstance(record, TaskRecord):
+            return None
+        if record.status is Status.QUEUED or waits_for_quota(record):
             await self.queues.enter(record)
-        for one in record.relationships if isinstance(record, TaskRecord) else ():
+        return record
+
+    async def _enqueue(self, principal: Principal, command: SubmitTurn, opened: OpenedTurn) -> None:
+        record = await self._enter(opened)
+        for one in record.relationships if record else ():
             if one.holds:
                 await self.dispatch.refresh(
                     one.target

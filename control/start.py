@@ -149,6 +149,8 @@ class Starting:
         named = replace(command, traceparent=None, tracestate=None)
         once = make_once(principal, named, idem)
         if await once.find(self.turns.writes.log, owned.ref.shard) is not None:
+            # The instance that stored it may have died before it was in its queue.
+            await self.queues.enter(owned.record)
             return render_change(owned.held, repeated=True)
         refuse_queued(owned.record)
         refuse_second_run(owned.record)

@@ -12,6 +12,7 @@ from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import CreateTask, StartTask, TaskChanged
 from passerelle.core.task.status import Status
+from passerelle.delegation.runs.agent_queues import AgentQueues
 from tests.integration.delegation.test_turn_queue import begin, follow, list_queue
 from tests.support.harness import ADA, Harness
 from tests.support.waiting import wait_until
@@ -94,3 +95,25 @@ async def test_of_two_concurrent_starts_one_queues_the_task(harness: Harness) ->
     with pytest.raises(UnsupportedOperation, match="queued"):
         await harness.service.execute(ADA, StartTask(task_id, "http"), None)
     await finish(harness, task_id)
+
+
+@pytest.mark.requirement("ST-3", "MK-6")
+async def test_start_that_is_repeated_under_its_key_is_in_the_queue(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instance may die between the append and the queue; its due row comes only seconds later."""
+    await harness.service.execute(OWNER, PauseAgent("echo"), None)
+    made = cast("TaskChanged", await harness.service.execute(ADA, CreateTask("echo", "go"), None))
+    task_id = str(made.task["taskId"])
+
+    async def die(_queues: AgentQueues, _record: TaskRecord) -> None:
+        """Adds nothing, as an instance that was killed."""
+
+    with monkeypatch.context() as killed:
+        killed.setattr(AgentQueues, "enter", die)
+        await harness.service.execute(ADA, StartTask(task_id, "http"), "key")
+    assert await harness.parts.queues.store.list_waiting("echo") == []
+    for _ in range(2):
+        again = await harness.service.execute(ADA, StartTask(task_id, "http"), "key")
+        assert cast("TaskChanged", again).repeated
+        assert await harness.parts.queues.store.list_waiting("echo") == [task_id]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
-from passerelle.core.commands import GetThread, SubmitTurn
+from passerelle.core.commands import GetThread, SubmitTurn, TurnAccepted
 from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.principal import AccessScope
 from passerelle.core.session.requests import (
@@ -19,6 +19,7 @@ from passerelle.core.session.requests import (
 )
 from passerelle.core.task.requests import CreateTask, GiveTask, StartTask
 from passerelle.core.task.status import Status, Visibility
+from passerelle.delegation.runs.agent_queues import AgentQueues
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Rule, make_policy
@@ -27,8 +28,8 @@ from tests.support.harness import ADA, BOB
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.commands import TurnAccepted
     from passerelle.core.session.requests import TurnQueueQuery
+    from passerelle.core.task.record import TaskRecord
     from passerelle.core.task.requests import TaskChanged
     from tests.support.harness import Harness
 
@@ -100,6 +101,42 @@ async def test_turns_of_a_busy_thread_name_the_turns_before_them(harness: Harnes
     assert (left["turnId"], left["behind"]) == (one.turn_id, [first.turn_id])
     harness.peer.release_all()
     await harness.until(one, Status.COMPLETED)
+    assert (await read_queue(harness, first.thread_id)).get("turns", []) == []
+
+
+@pytest.mark.requirement("CF-2", "MK-6")
+async def test_turn_that_is_repeated_under_its_key_is_in_the_queue(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instance may die between the append and the queue; its due row comes only seconds later."""
+    first = await begin(harness)
+    command = SubmitTurn(
+        "echo",
+        {**harness.message("turn"), "contextId": first.context_id},
+        "http",
+        "none",
+        context_id=first.context_id,
+        when_busy="queue",
+    )
+
+    async def die(_queues: AgentQueues, _record: TaskRecord) -> None:
+        """Adds nothing, as an instance that was killed."""
+
+    with monkeypatch.context() as killed:
+        killed.setattr(AgentQueues, "enter", die)
+        accepted = await harness.service.execute(ADA, command, "key")
+    assert isinstance(accepted, TurnAccepted)
+    assert (await read_queue(harness, first.thread_id)).get("turns", []) == []
+    for _ in range(2):
+        repeated = await harness.service.execute(ADA, command, "key")
+        assert isinstance(repeated, TurnAccepted)
+        assert (repeated.turn_id, repeated.repeated) == (accepted.turn_id, True)
+        queue = await read_queue(harness, first.thread_id)
+        assert [turn["turnId"] for turn in queue["turns"]] == [accepted.turn_id]
+    harness.peer.release_all()
+    await harness.until(accepted, Status.COMPLETED)
+    again = await harness.service.execute(ADA, command, "key")
+    assert isinstance(again, TurnAccepted)
     assert (await read_queue(harness, first.thread_id)).get("turns", []) == []
 
 
