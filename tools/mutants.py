@@ -126,7 +126,7 @@ def _borrow(trees: SimpleQueue[Path]) -> Generator[Path]:
 
 
 def run_tests(tree: Path, tests: list[str]) -> tuple[int, str]:
-    """The exit status of pytest in a tree, and its last line."""
+    """The exit status of pytest in a tree, and the line of its first failure, or its last line."""
     # Loading schemathesis is half of the start of a test that has no use for it.
     left_out = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
     command = (sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *left_out)
@@ -150,7 +150,8 @@ def run_tests(tree: Path, tests: list[str]) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         return _FAILED, f"nothing within {_LIMIT_S} s"
     lines = (done.stdout or done.stderr).strip().splitlines() or ["nothing"]
-    return done.returncode, lines[-1]
+    failures = (line for line in lines if line.startswith(("FAILED", "ERROR")))
+    return done.returncode, next(failures, lines[-1])
 
 
 if __name__ == "__main__":
