@@ -40,6 +40,8 @@ class StreamFrame:
     is_marked: bool = False
     long: LongContent | None = None
     """The whole of a frame that is not in memory; then ``data`` is only its beginning."""
+    history: int | None = None
+    """The most messages of the history that ``load`` leaves in a long Task; None: all."""
     forms: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
 
     @property
@@ -60,7 +62,9 @@ class StreamFrame:
         if self.long is None:
             return self
         data = await (self.long.read_whole() if drawn is None else self.long.load(drawn))
-        return replace(self, data=data, long=None)
+        if self.history is not None:
+            data = _cut(data, self.history)
+        return replace(self, data=data, long=None, history=None)
 
     def form(self, name: str, make: Callable[[StreamFrame], bytes]) -> bytes:
         """Another form of the frame: built for the first reader that asks, and cached for the others."""
@@ -99,16 +103,22 @@ def cut_stream(followed: FollowedStream, length: int | None) -> FollowedStream:
 async def _cut_frames(batches: Frames, length: int) -> Frames:
     async with aclosing(batches):
         async for batch in batches:
-            yield [await _cut_frame(frame, length) for frame in batch]
+            yield [_cut_frame(frame, length) for frame in batch]
 
 
-async def _cut_frame(frame: StreamFrame, length: int) -> StreamFrame:
+def _cut_frame(frame: StreamFrame, length: int) -> StreamFrame:
     # The first bytes identify a Task.
     if not frame.data.startswith(_TASK):
         return frame
-    whole = await frame.load()
-    task = cut_history(object_at(orjson.loads(whole.data), "task"), length)
-    return replace(whole, data=orjson.dumps({"task": task}), forms={})
+    if frame.long is not None:
+        # Its reader loads it, and draws the memory for it.
+        return replace(frame, history=length, forms={})
+    return replace(frame, data=_cut(frame.data, length), forms={})
+
+
+def _cut(data: bytes, length: int) -> bytes:
+    task = cut_history(object_at(orjson.loads(data), "task"), length)
+    return orjson.dumps({"task": task})
 
 
 Followers: TypeAlias = AbstractAsyncContextManager[FollowedStream]

@@ -34,7 +34,7 @@ class FrameForm:
 
     def keeps(self, frame: StreamFrame) -> bool:
         """Whether the frame is sent as stored."""
-        return self.make is None and not frame.is_marked
+        return self.make is None and not frame.is_marked and frame.history is None
 
     def render(self, frame: StreamFrame) -> bytes:
         """Renders the frame in this form; load it first if it is not in memory."""
