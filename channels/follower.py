@@ -174,10 +174,18 @@ class Follower:
         if self._closed or found == before:
             return
         if found is not None and (before is None or found.sequence > before.sequence):
-            # Stored since the last hint was applied: the next one may be on its way, and lists are read after a pause.
-            await asyncio.sleep(self._around.hint_s)
-            if self._closed or self._reading or (self.ring and self.ring.reaches(found)):
-                return
+            # Stored since the last hint was applied: the next one may be on its way. No other stream waits for it.
+            self._around.spawn(self._await_hint(found))
+            return
+        self._read_lost()
+
+    async def _await_hint(self, found: Cursor) -> None:
+        await asyncio.sleep(self._around.hint_s)
+        # Lists are read some time after their hint.
+        if not (self._closed or self._reading or (self.ring and self.ring.reaches(found))):
+            self._read_lost()
+
+    def _read_lost(self) -> None:
         self._around.counts.audit_mismatches += 1
         self._start_reading()
 
