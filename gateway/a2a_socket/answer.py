@@ -43,7 +43,8 @@ class SocketAnswer:
     _events: bytearray = field(default_factory=bytearray, init=False)
     """The received part of an incomplete event."""
     _has_begun: bool = field(default=False, init=False)
-    _has_failed: bool = field(default=False, init=False)
+    _is_over: bool = field(default=False, init=False)
+    """Whether the frame was sent, or is about to be, that ends the call."""
 
     async def take(self, message: Message) -> None:
         """Takes one message of the response."""
@@ -53,13 +54,15 @@ class SocketAnswer:
             await self._take_events(message)
         else:
             self._whole += message.get("body", b"")
-            if not message.get("more_body", False) and not self.is_missing:
-                await self.send(self._whole.decode())
+            if not message.get("more_body", False):
+                self._is_over = True
+                if not self.is_missing:
+                    await self.send(self._whole.decode())
 
     async def end_early(self) -> None:
-        """The reader has left; sends the end of a stream that had started."""
-        if self._streams and not self._has_failed:
-            await self.send(write_end(self.rpc_id))
+        """The reader has left: the end of the call, unless it is answered."""
+        if not self._is_over:
+            await self._end()
 
     def _begin(self, message: Message) -> None:
         pairs: list[tuple[bytes, bytes]] = message["headers"]
@@ -82,12 +85,16 @@ class SocketAnswer:
                 cursor = line.removeprefix(_ID).decode()
             elif line.startswith(_DATA):
                 await self._send_item(line.removeprefix(_DATA), cursor)
-        if not more and not self._has_failed:
-            await self.send(write_end(self.rpc_id))
+        if not more and not self._is_over:
+            await self._end()
+
+    async def _end(self) -> None:
+        self._is_over = True
+        await self.send(write_end(self.rpc_id))
 
     async def _send_item(self, data: bytes, cursor: str) -> None:
-        self._has_failed = not cursor and _ERROR in data
-        if self._has_failed:
+        if not cursor and _ERROR in data:
+            self._is_over = True
             reason = _read_reason(data)
             self.is_unauthenticated = reason == ErrorKind.UNAUTHENTICATED
             self.is_missing = reason == ErrorKind.NOT_FOUND

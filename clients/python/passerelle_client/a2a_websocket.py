@@ -91,7 +91,8 @@ class SocketTransport(httpx.AsyncBaseTransport):
             self._calls.pop(rpc_id, None)
             raise httpx.RemoteProtocolError("the socket has ended") from None
         except BaseException:
-            self._calls.pop(rpc_id, None)
+            # The gateway serves only so many calls of a socket at once.
+            await self.leave(rpc_id)
             raise
         if call["method"] not in _STREAMS or "error" in first:
             self._calls.pop(rpc_id, None)
@@ -107,7 +108,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def leave(self, rpc_id: Json) -> None:
-        """Cancels a stream that the caller no longer reads; its task continues."""
+        """Ends a call whose answer the caller no longer reads; its task continues."""
         if self._calls.pop(rpc_id, None) is None or self._socket is None:
             return
         frame: JsonObject = {"jsonrpc": "2.0", "method": "cancelStream", "params": {"id": rpc_id}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,11 +29,13 @@ from websockets.typing import Origin, Subprotocol
 
 from passerelle.a2a_mapping.extensions import INTERFACES, RESUME
 from passerelle.client.a2a_websocket import BINDING, bind_headers
+from passerelle.gateway.a2a_socket.edge import MOST_CALLS
 from passerelle.gateway.settings.callers import GrantSettings
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.support.asking import ask_leave
 from tests.support.engine import Server, engine_server, started_legs
 from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 __all__ = ["engine_server", "started_legs"]
 
@@ -96,6 +98,19 @@ async def send_call(socket: ClientConnection, rpc_id: object, method: str, param
     await socket.send(orjson.dumps(frame).decode())
 
 
+async def leave_stream(socket: ClientConnection, rpc_id: object) -> None:
+    frame = {"jsonrpc": "2.0", "method": "cancelStream", "params": {"id": rpc_id}}
+    await socket.send(orjson.dumps(frame).decode())
+
+
+async def collect(socket: ClientConnection, ends: int) -> list[Answer]:
+    """The frames up to the last one of as many ends of streams."""
+    frames: list[Answer] = []
+    while sum("streamEnd" in one for one in frames) < ends:
+        frames.append(await receive(socket))
+    return frames
+
+
 async def receive(socket: ClientConnection) -> Answer:
     async with asyncio.timeout(15):
         return cast("Answer", orjson.loads(await socket.recv()))
@@ -107,13 +122,15 @@ async def receive_close(socket: ClientConnection) -> int:
     return socket.close_code or 0
 
 
-async def open_client(instance: Instance) -> Client:
+async def open_client(instance: Instance, *, streaming: bool = True) -> Client:
     card = await instance.http.get(
         "/agents/echo/.well-known/agent-card.json", headers={"A2A-Extensions": INTERFACES}
     )
     from a2a.types import AgentCard
 
-    config = ClientConfig(supported_protocol_bindings=[BINDING], use_client_preference=True)
+    config = ClientConfig(
+        streaming=streaming, supported_protocol_bindings=[BINDING], use_client_preference=True
+    )
     factory = ClientFactory(config)
     factory.register(BINDING, bind_headers({"Authorization": "Bearer ada-key"}))
     return factory.create(ParseDict(card.json(), AgentCard(), ignore_unknown_fields=True))
@@ -209,13 +226,62 @@ async def test_leaving_a_stream_does_not_end_the_task(rig: Rig) -> None:
     async with open_socket(instance) as socket:
         await send_call(socket, 1, "SendStreamingMessage", write("silent"))
         task = (await receive(socket))["result"]["task"]
-        await socket.send('{"jsonrpc":"2.0","method":"cancelStream","params":{"id":1}}')
+        await leave_stream(socket, 1)
         while "streamEnd" not in (ended := await receive(socket)):
             pass
         assert ended == {"jsonrpc": "2.0", "id": 1, "streamEnd": True}
         await send_call(socket, 2, "GetTask", {"id": task["id"]})
         state = (await receive(socket))["result"]["status"]["state"]
         assert state in {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"}
+
+
+@pytest.mark.parametrize("method", ["SendStreamingMessage", "SendMessage"])
+async def test_calls_that_are_left_before_their_answer_begins_end_once_and_keep_their_task(
+    rig: Rig, method: str
+) -> None:
+    instance = await start(rig)
+    numbers = range(1, 9)
+    async with open_socket(instance) as socket:
+        for number in numbers:
+            await send_call(socket, number, method, write("silent", number))
+            await leave_stream(socket, number)
+        ended = [one for one in await collect(socket, len(numbers)) if "streamEnd" in one]
+        assert sorted(one["id"] for one in ended) == list(numbers)
+        await send_call(socket, "last", "ListTasks", {})
+        assert (await receive(socket))["id"] == "last"
+    sent = {f"m-{number}" for number in numbers}
+    await wait_until(
+        lambda: {one["messageId"] for one in rig.peer.messages} == sent,
+        15,
+        "the agent gets each message",
+    )
+
+
+async def test_calls_that_a_client_gives_up_leave_room_for_others(rig: Rig) -> None:
+    rig.peer.on("never", wait_forever)
+    client = await open_client(await start(rig), streaming=False)
+    for number in range(MOST_CALLS + 1):
+        name = f"n-{number}"
+        call = asyncio.ensure_future(anext(client.send_message(compose("never", name))))
+        await await_message(rig, name)
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+    async with asyncio.timeout(15):
+        (answer,) = [event async for event in client.send_message(compose("hello", "last"))]
+    assert answer.task.status.state == TaskState.TASK_STATE_COMPLETED
+    await client.close()
+
+
+async def await_message(rig: Rig, name: str) -> None:
+    def has_message() -> bool:
+        return name in str(rig.peer.messages)
+
+    await wait_until(has_message, 15, f"the agent gets message {name}")
+
+
+async def wait_forever(_turn: Turn) -> None:
+    await asyncio.Event().wait()
 
 
 async def test_a_reader_resumes_with_the_cursor_of_its_last_item(rig: Rig) -> None:
