@@ -17,6 +17,8 @@ JAVASCRIPT: Final = HERE / "javascript"
 PYTHON_0_3: Final = HERE / "python_0_3"
 ADK: Final = HERE / "adk"
 """A google-adk agent."""
+FASTA2A: Final = HERE / "fasta2a"
+"""A Pydantic AI agent behind fasta2a, which implements A2A without its SDK."""
 LANGGRAPH: Final = HERE / "langgraph"
 """A LangGraph graph behind the a2a-sdk."""
 S3: Final = HERE / "s3"
@@ -56,7 +58,7 @@ def prepare() -> None:
     if not _is_ready(JAVASCRIPT):
         _run(JAVASCRIPT, "npm", "ci", "--ignore-scripts")
         _mark(JAVASCRIPT)
-    for home in (PYTHON_0_3, ADK, LANGGRAPH, S3, COMPOSE):
+    for home in (PYTHON_0_3, ADK, FASTA2A, LANGGRAPH, S3, COMPOSE):
         if not _is_ready(home):
             _run(home, sys.executable, "-m", "venv", "--clear", ".venv")
             pip = str(home / ".venv/bin/pip")

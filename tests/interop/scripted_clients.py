@@ -17,7 +17,7 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.wire.json import JsonObject
-from tests.interop.environments import ADK, HERE, JAVASCRIPT, PYTHON_0_3, find_node
+from tests.interop.environments import ADK, FASTA2A, HERE, JAVASCRIPT, PYTHON_0_3, find_node
 
 _WITHIN_S: Final = 20.0
 _KINDS: Final = {"statusUpdate": "status", "status-update": "status"} | {
@@ -39,6 +39,7 @@ COMMANDS: Final = {
     ),
     "python_1_0": (lambda: sys.executable, None, HERE / "asking_agent.py"),
     "adk": (lambda: str(ADK / ".venv/bin/python"), None, ADK / "agent.py"),
+    "fasta2a": (lambda: str(FASTA2A / ".venv/bin/python"), None, FASTA2A / "agent.py"),
 }
 
 
