@@ -10,7 +10,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.read_models.archived import ArchiveContent
+from passerelle.core.read_models.session import ArchiveContent
 from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import ArchiveRef
 from passerelle.core.wire.codec import to_wire

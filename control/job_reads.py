@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.content import read_text
+from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import NotFound
+from passerelle.core.commands import GetTask
+from passerelle.core.errors import NotFound, PasserelleError
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard
+from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.index_changes import JOBS
 from passerelle.core.job import machine
 from passerelle.core.job.requests import JobChanged, JobItemLine, JobResults, JobWait
@@ -22,7 +25,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.session_pages import read_session_page
 
 if TYPE_CHECKING:
-    from passerelle.control.results import Results
+    from passerelle.control.task_reads import TaskReads
     from passerelle.core.decision import Held
     from passerelle.core.facts import ErrorDetail
     from passerelle.core.job.machine import JobState
@@ -32,6 +35,34 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.writes import Writes
+
+RESULT_LENGTH: Final = 2_000
+"""Characters of a result in one table row."""
+
+
+@frozen
+class Results:
+    """Reads the result of a task as one text, as its owner sees it: for tables of many tasks."""
+
+    reads: TaskReads
+
+    async def read(self, principal: Principal, task: TaskRecord) -> str | None:
+        """The texts of its artifacts, one line each; without artifacts the agent's last message.
+
+        The parts of an artifact are one text. None if there is no text, or it cannot be read now.
+        """
+        facade = expose(TaskId(task.task_id), task.exposure)
+        try:
+            if not task.shown:
+                owned = await self.reads.ownership.find(principal, facade, None, hidden=True)
+                said = await self.reads.contents.read_answer(owned.record)
+                return read_text(said)[:RESULT_LENGTH] or None
+            shown = await self.reads.read(principal, GetTask(facade, history_length=0))
+        except PasserelleError:
+            return None
+        texts = [text for one in objects_at(shown, "artifacts") if (text := read_text(one))]
+        said = object_at(object_at(shown, "status"), "message")
+        return ("\n".join(texts) or read_text(said))[:RESULT_LENGTH] or None
 
 
 @frozen

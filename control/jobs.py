@@ -15,7 +15,7 @@ import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.control.job_reads import render
-from passerelle.control.parents import find_parent
+from passerelle.control.task_graph import find_parent
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask

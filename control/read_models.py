@@ -14,8 +14,8 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.admission import name_channel
 from passerelle.channels.link_record import split_tab
 from passerelle.channels.views import read_task
-from passerelle.control.lineage import read_source
 from passerelle.control.subagents import load_threads, read_summary
+from passerelle.control.task_reads import read_source
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, GetThread

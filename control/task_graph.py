@@ -1,7 +1,7 @@
 """The limits of the task graph: no cycle, and bounded depth and number of edges per task (GR-1, GR-2).
 
 An edge is checked before it is created, and again afterwards: of two concurrent edges that would close a cycle at least
-one is detected and removed.
+one is detected and removed. The parent of a new child task or job is found and checked here as well (GR-11).
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import GraphLimit
+from passerelle.core.errors import GraphLimit, UnsupportedOperation
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.runtime.records.family import check_above, refuse_below_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from passerelle.core.facts import EdgeKind
+    from passerelle.core.principal import Principal
     from passerelle.core.task.record import Edge
+    from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
+
 
 MOST_ABOVE: Final = 32
 """Tasks between a task and the root of its tree, the root included."""
@@ -27,6 +32,7 @@ MOST_EDGES: Final = 1_000
 """Edges of a kind from one task to other tasks, removed ones excluded."""
 MOST_LOOKED_AT: Final = 4_096
 """Tasks that are read to check one edge."""
+PARENT_FIELD: Final = "parentTaskId"
 _AT_ONCE: Final = 64
 
 
@@ -122,6 +128,31 @@ class GraphBounds:
 
 def _targets(task: TaskRecord, follows: Callable[[Edge], bool]) -> Iterable[str]:
     return (edge.target for edge in task.relationships if follows(edge))
+
+
+async def find_parent(ownership: Ownership, principal: Principal, task_id: str) -> Owned:
+    """A task of the caller that may get a child now.
+
+    Raises:
+        NotFound: no such task of the caller.
+        UnsupportedOperation: it has ended, or a task above it is being cancelled.
+        GraphLimit: it is too deep, or has its maximum of children.
+    """
+    found = await ownership.find(principal, task_id, None, hidden=True)
+    check_parent(found.record)
+    above = await check_above(ownership.writes, found.record)
+    check_depth(above + 1, PARENT_FIELD)
+    return found
+
+
+def check_parent(parent: TaskRecord) -> None:
+    """Raises UnsupportedOperation if a task takes no child (any more), GraphLimit if it has its maximum."""
+    if parent.status in ENDED:
+        raise UnsupportedOperation(
+            f"the parent task has ended: {parent.status}", status=parent.status
+        )
+    refuse_below_stopped(parent)
+    check_width(parent, "child", PARENT_FIELD)
 
 
 def _is_wait(edge: Edge) -> bool:

@@ -22,7 +22,6 @@ from passerelle.core.commands import (
     TaskModel,
 )
 from passerelle.core.principal import AccessScope
-from passerelle.core.read_models.archived import ArchiveContent
 from passerelle.core.read_models.artifacts import ArtifactSummary, OutputContent
 from passerelle.core.read_models.attempts import AttemptHistory
 from passerelle.core.read_models.channels import ChannelSummary
@@ -30,7 +29,7 @@ from passerelle.core.read_models.delivery import DeliveryState
 from passerelle.core.read_models.explanation import Explanation
 from passerelle.core.read_models.history import ContextBoundary
 from passerelle.core.read_models.routing import RoutingSummary
-from passerelle.core.read_models.session import SessionSnapshot
+from passerelle.core.read_models.session import ArchiveContent, SessionSnapshot
 from passerelle.core.read_models.subagents import SubagentSummary
 from passerelle.core.read_models.task import TaskLine, TaskObjects
 from passerelle.core.read_models.tasks import TaskGraph, TaskSnapshot

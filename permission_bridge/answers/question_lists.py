@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, get_args
 from passerelle.channels.hub import Start
 from passerelle.channels.task_follower import take_step
 from passerelle.channels.views import PlainView, TaskView
-from passerelle.core.approval.withdrawal import find_withdrawal
+from passerelle.core.approval.audience import find_withdrawal
 from passerelle.core.errors import Forbidden
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade

@@ -25,11 +25,12 @@ from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskFailed
 from passerelle.core.ports.log import Entry, StreamKind
-from passerelle.core.read_models.history_messages import MESSAGE, HistoryMessage
 from passerelle.core.read_models.packets import (
     ENDS,
     INPUT,
+    MESSAGE,
     RESULT,
+    HistoryMessage,
     InputPacket,
     ResultPacket,
     TaskResult,
