@@ -49,7 +49,7 @@ class ArchivedSessions:
         named = [] if query.after else (await self.models.load_tasks(principal, ref.session_id))[0]
         whole = [await self.models.contents.name_artifacts(one) for one in named]
         refs = [EntityRef(EntityKind.TASK, one.task_id) for one in whole]
-        held = await self.models.writes.load(refs) if refs else {}
+        held = await self.models.writes.load(refs)
         return to_wire(
             ArchiveContent(
                 ref=query.ref,

@@ -8,9 +8,9 @@ from passerelle.channels.cursor_check import CursorBroken
 from passerelle.channels.follower import read_verified
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
-from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
+from passerelle.core.ids import TaskId, expose, parse_facade
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.requests import ResumedTask, ThreadResumed, TurnInterrupted
@@ -19,7 +19,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import HELD, Status
 from passerelle.core.wire.record import change
 from passerelle.protocol.cursor import Cursor, parse_cursor
-from passerelle.runtime.records.ownership import Owned
+from passerelle.runtime.records.ownership import Owned, find_own
 from passerelle.runtime.records.task_fields import read_driver
 
 if TYPE_CHECKING:
@@ -104,12 +104,7 @@ class Interrupting:
         return change(resumed, resumed="exact", missed=max(0, head.sequence - cursor.sequence))
 
     async def _find_thread(self, principal: Principal, thread_id: str) -> ThreadRecord:
-        if read_shard(thread_id) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread_id)
-            thread = (await self.records.writes.load([ref]))[ref].record
-            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
-                return thread
-        raise NotFound("thread", thread_id)
+        return await find_own(self.records.writes, ThreadRecord, principal, thread_id)
 
     async def attach(self, owned: Owned) -> ResumedTask:
         """Attaches to the run of a task if this instance may drive it."""
@@ -134,7 +129,7 @@ class Interrupting:
             for one in await records.log.read_open(session_id)
             if one.startswith("task_") and parse_facade(one) is not None
         ]
-        held = await records.writes.load(refs) if refs else {}
+        held = await records.writes.load(refs)
         return [
             Owned(ref, one, one.record)
             for ref, one in held.items()

@@ -86,9 +86,8 @@ class JobReads:
     async def _list_waits(self, principal: Principal, state: JobState) -> tuple[JobWait, ...]:
         if state.status not in machine.LIVE:
             return ()
-        refs = [EntityRef(EntityKind.TASK, one.task_id) for one in state.running]
-        loaded = await self.writes.load(refs) if refs else {}
-        tasks = [one.record for one in loaded.values() if isinstance(one.record, TaskRecord)]
+        running = (one.task_id for one in state.running)
+        tasks = [*(await self.writes.read_all(TaskRecord, running)).values()]
         unpaid = [task.peer or "" for task in tasks if waits_for_quota(task)]
         # An item that a quota refuses is not sent; it is tried again while there is room.
         refused = state.counts.waiting if len(state.running) < state.concurrency else 0
@@ -131,12 +130,10 @@ class JobReads:
         ]
         chosen = wanted[: query.limit]
         tasks, errors = await self._read_facts(query.job_id, frozenset(chosen))
-        refs = {item: EntityRef(EntityKind.TASK, task) for item, task in tasks.items()}
-        loaded = await self.writes.load(dict.fromkeys(refs.values())) if refs else {}
+        records = await self.writes.read_all(TaskRecord, tasks.values())
         lines = list[JobItemLine]()
         for item in chosen:
-            one = loaded[refs[item]].record if item in refs else None
-            task = one if isinstance(one, TaskRecord) else None
+            task = records.get(tasks.get(item, ""))
             lines.append(await self._show_item(principal, state, item, task, errors.get(item)))
         more = chosen[-1] if len(wanted) > len(chosen) else None
         return to_wire(JobResults(tuple(lines), more, str(more or "")))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import GraphLimit, UnsupportedOperation
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
@@ -33,7 +32,6 @@ MOST_EDGES: Final = 1_000
 MOST_LOOKED_AT: Final = 4_096
 """Tasks that are read to check one edge."""
 PARENT_FIELD: Final = "parentTaskId"
-_AT_ONCE: Final = 64
 
 
 @frozen
@@ -104,26 +102,18 @@ class GraphBounds:
             GraphLimit: there are more tasks than may be read.
         """
         depth = {start.task_id: 0}
-        level, levels = await self._load([start.task_id]), 0
+        level, levels = await self.writes.read_all(TaskRecord, [start.task_id]), 0
         while level:
-            names = dict.fromkeys(name for task in level for name in follow(task))
+            names = dict.fromkeys(name for task in level.values() for name in follow(task))
             fresh = [name for name in names if name not in depth and read_shard(name) is not None]
             depth |= dict.fromkeys(fresh, levels + 1)
             if len(depth) > MOST_LOOKED_AT:
                 raise GraphLimit(
                     "target", "size", f"is connected to more than {MOST_LOOKED_AT} tasks"
                 )
-            level = await self._load(fresh)
+            level = await self.writes.read_all(TaskRecord, fresh)
             levels += bool(level)
         return GraphReach(frozenset(depth) - {start.task_id}, levels)
-
-    async def _load(self, names: list[str]) -> list[TaskRecord]:
-        found: list[TaskRecord] = []
-        for first in range(0, len(names), _AT_ONCE):
-            refs = [EntityRef(EntityKind.TASK, name) for name in names[first : first + _AT_ONCE]]
-            held = (await self.writes.load(refs)).values()
-            found += [one.record for one in held if isinstance(one.record, TaskRecord)]
-        return found
 
 
 def _targets(task: TaskRecord, follows: Callable[[Edge], bool]) -> Iterable[str]:

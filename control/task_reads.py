@@ -8,7 +8,6 @@ from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.events import show_unsequenced
 from passerelle.core.frozen import frozen
@@ -144,10 +143,8 @@ async def read_source(writes: Writes, log: EventLog, task: TaskRecord) -> TaskRe
     parsed = [parse_facade(facade) for facade, _ in await log.read_session_tasks(task.session_id)]
     names = sorted({one[0] for one in parsed if one and one[0] < task.task_id}, reverse=True)
     for first in range(0, min(len(names), _LOOKED_AT), _CHUNK):
-        refs = [EntityRef(EntityKind.TASK, name) for name in names[first : first + _CHUNK]]
-        held = await writes.load(refs)
-        records = [record for ref in refs if isinstance(record := held[ref].record, TaskRecord)]
-        source = find_source(task, records)
+        records = await writes.read_all(TaskRecord, names[first : first + _CHUNK])
+        source = find_source(task, [*records.values()])
         if source is not None:
             return link_source(task, source)
     return task

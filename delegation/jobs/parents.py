@@ -7,13 +7,12 @@ instance completes what is missing. A task that has ended meanwhile takes no job
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
-from passerelle.core.ids import read_shard
 from passerelle.core.job import machine
 from passerelle.core.job.item_name import JOB
 from passerelle.core.job.machine import LIVE, JobStatus, StopJob
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from passerelle.core.job.machine import JobState
     from passerelle.core.task.record import Edge
     from passerelle.runtime.records.writes import Writes
-
-_AT_ONCE: Final = 64
-"""Records per read."""
 
 
 def name_row(job_id: str) -> str:
@@ -150,19 +146,13 @@ async def stop_job(writes: Writes, ref: EntityRef, command: StopJob) -> None:
 async def list_live(writes: Writes, tasks_above: Iterable[TaskRecord]) -> list[EntityRef]:
     """The live jobs that these tasks have delegated."""
     parents = {job: task for task in tasks_above for job in task.jobs}
-    refs = [EntityRef(EntityKind.SESSION, job) for job in parents if read_shard(job) is not None]
-    found = list[EntityRef]()
-    for first in range(0, len(refs), _AT_ONCE):
-        held = await writes.load(refs[first : first + _AT_ONCE])
-        found += [ref for ref, one in held.items() if _is_below(one, parents[ref.id])]
-    return found
+    jobs = (await writes.read_all(SessionRecord, parents)).items()
+    return [EntityRef(EntityKind.SESSION, job) for job, one in jobs if _is_below(one, parents[job])]
 
 
-def _is_below(held: Held, parent: TaskRecord) -> bool:
-    record = held.record
+def _is_below(record: SessionRecord, parent: TaskRecord) -> bool:
     return (
-        isinstance(record, SessionRecord)
-        and record.owner == parent.owner
+        record.owner == parent.owner
         and record.job is not None
         and record.job.status in LIVE
         and record.job.parent == parent.task_id

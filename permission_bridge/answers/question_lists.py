@@ -132,13 +132,7 @@ class QuestionLists:
         """
         await self.arrivals.wait(before.key)
         rows = await self.projections.list_inbox(before.key)
-        records = [
-            record
-            for first in range(0, len(rows), _AT_ONCE)
-            for record in await self.actions.load_open(
-                [action for action, _ in rows[first : first + _AT_ONCE]]
-            )
-        ]
+        records = await self.actions.load_open([action for action, _ in rows])
         return [
             (record.request.action_id, why)
             for record in records

@@ -198,7 +198,7 @@ class PacketReads:
             if one.type in ENDS and (task := decode_event(one.data).fact.scope.task_id)
         )
         refs = [EntityRef(EntityKind.TASK, task) for task in tasks]
-        loaded = await self.log.load(refs) if refs else []
+        loaded = await self.log.load(refs)
         found = ((one, read_loaded(one)) for one in loaded)
         return {
             one.ref.id: (record, one) for one, record in found if isinstance(record, TaskRecord)
