@@ -10,9 +10,10 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import TaskId, expose, parse_facade
+from passerelle.core.ids import parse_facade
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.task import name_task
 from passerelle.core.session.requests import ResumedTask, ThreadResumed, TurnInterrupted
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
@@ -69,10 +70,10 @@ class Interrupting:
         )
         for owned in wanted:
             # Rules about cancelling apply here too. A permitted cancel is done before the next one is judged.
-            cancel = CancelTask(_name(owned.record), reason=command.reason)
+            cancel = CancelTask(name_task(owned.record), reason=command.reason)
             await self.governing.govern(principal, cancel)
             await self.cancelling.stop(principal, owned, requested)
-        return TurnInterrupted("accepted", tuple(_name(owned.record) for owned in wanted))
+        return TurnInterrupted("accepted", tuple(name_task(owned.record) for owned in wanted))
 
     async def resume(self, principal: Principal, command: ResumeThread) -> ThreadResumed:
         """Attaches to each open run of a thread that this instance may drive, and checks its waiting turns.
@@ -117,7 +118,7 @@ class Interrupting:
                 await self.dispatch.adopt(owned.ref)
             else:
                 outcome = "elsewhere"
-        return ResumedTask(_name(record), record.status, outcome)
+        return ResumedTask(name_task(record), record.status, outcome)
 
     async def _list_open(
         self, principal: Principal, session_id: str, thread_id: str | None
@@ -143,7 +144,3 @@ def _is_under_way(record: TaskRecord, turn_id: str | None) -> bool:
     if record.status is Status.CANCELLING or not record.open_turns:
         return False
     return turn_id is None or turn_id in record.open_turns
-
-
-def _name(record: TaskRecord) -> str:
-    return expose(TaskId(record.task_id), record.exposure)

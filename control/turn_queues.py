@@ -81,11 +81,15 @@ class TurnQueues:
 
     async def read(self, principal: Principal, query: GetTurnQueue) -> JsonObject:
         """The waiting turns, in order. Raises NotFound: no such context of the caller."""
-        return to_wire(await self._render(principal, await self._find(principal, query.thread_id)))
+        return to_wire(
+            await self._render(
+                principal, await find_own(self.writes, ThreadRecord, principal, query.thread_id)
+            )
+        )
 
     async def set_policy(self, principal: Principal, command: SetQueuePolicy) -> TurnQueue:
         """Sets the policy for messages that arrive while the context is busy. Raises NotFound."""
-        thread = await self._find(principal, command.thread_id)
+        thread = await find_own(self.writes, ThreadRecord, principal, command.thread_id)
         if (thread.queue_policy or "parallel") != command.policy:
             order = await self.queues.list_waiting(thread.thread_id)
             changed = QueueChanged("policy", order, command.policy)
@@ -186,7 +190,7 @@ class TurnQueues:
         stored, record = held.fields.get(INTERRUPTS), held.record
         if stored is None or not waits_for_turn(record):
             return
-        thread = await self._find(principal, record.thread_id or "")
+        thread = await find_own(self.writes, ThreadRecord, principal, record.thread_id or "")
         if record.queued is not None and record.queued.promoted_ms is None:
             wanted = PromoteQueuedTurn(thread.thread_id, record.turn_id or "")
             await self.promote(principal, wanted)
@@ -242,13 +246,10 @@ class TurnQueues:
         stored = written.held[ref].record
         return stored if isinstance(stored, ThreadRecord) else thread
 
-    async def _find(self, principal: Principal, thread_id: str) -> ThreadRecord:
-        return await find_own(self.writes, ThreadRecord, principal, thread_id)
-
     async def _find_turn(
         self, principal: Principal, command: PromoteQueuedTurn | RemoveQueuedTurn
     ) -> tuple[ThreadRecord, TaskRecord]:
-        thread = await self._find(principal, command.thread_id)
+        thread = await find_own(self.writes, ThreadRecord, principal, command.thread_id)
         for record in await self._list_all(thread):
             if record.turn_id == command.queued_turn_id and may_see(principal, record):
                 return thread, record

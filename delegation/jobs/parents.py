@@ -20,6 +20,7 @@ from passerelle.core.payloads.task import TaskDelegated, TaskDependencyUpdated
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LinkTask
+from passerelle.core.task.folds.relations import find_edge
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.delegation.runs.limits import GATEWAY
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.facts import EdgeStatus
     from passerelle.core.job.machine import JobState
-    from passerelle.core.task.record import Edge
     from passerelle.runtime.records.writes import Writes
 
 
@@ -78,7 +78,7 @@ async def update_parent(writes: Writes, job_id: str, owner: str, state: JobState
 
 def _is_up_to_date(parent: TaskRecord, job_id: str, state: JobState) -> bool:
     """Whether the parent's edge shows the job's state; the edge of an archived task is never changed."""
-    edge = _find(parent, job_id)
+    edge = find_edge(parent, job_id)
     return edge is not None and (
         parent.status is Status.ARCHIVED or edge.status == _find_edge_status(state)
     )
@@ -112,7 +112,7 @@ async def _update_edge(
 
 
 def _decide(parent: TaskRecord, job_id: str, state: JobState) -> list[Fact]:
-    edge = _find(parent, job_id)
+    edge = find_edge(parent, job_id)
     if edge is None:
         if parent.status in ENDED:
             raise UnsupportedOperation(f"the parent task has ended: {parent.status}")
@@ -123,10 +123,6 @@ def _decide(parent: TaskRecord, job_id: str, state: JobState) -> list[Fact]:
         job_id, "child", job_id, _find_edge_status(state), edge.status, reason
     )
     return tasks.decide(parent, LinkTask(changed))
-
-
-def _find(parent: TaskRecord, job_id: str) -> Edge | None:
-    return next((edge for edge in parent.relationships if edge.edge_id == job_id), None)
 
 
 async def stop_job(writes: Writes, ref: EntityRef, command: StopJob) -> None:
