@@ -82,7 +82,7 @@ def render_payload(card: JsonObject) -> bytes:
     Raises:
         InvalidInput: the card has no canonical form, for example a whole number beyond 2^53.
     """
-    return canonicalize(_prune(_without_signatures(card), CARD))
+    return canonicalize(_prune(without_signatures(card), CARD))
 
 
 def list_payloads(card: JsonObject) -> list[bytes]:
@@ -94,13 +94,14 @@ def list_payloads(card: JsonObject) -> list[bytes]:
     Raises:
         InvalidInput: the card has no canonical form.
     """
-    bare = _without_signatures(card)
+    bare = without_signatures(card)
     pruned = _prune(bare, CARD)
     forms: list[Json] = [pruned, bare, _drop_empty(pruned)]
     return list(dict.fromkeys(canonicalize(form) for form in forms))
 
 
-def _without_signatures(card: JsonObject) -> JsonObject:
+def without_signatures(card: JsonObject) -> JsonObject:
+    """A copy without them; they cover the card without members that were merged into it."""
     return {name: value for name, value in card.items() if name != "signatures"}
 
 

@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 
 import orjson
 
+from passerelle.a2a_mapping.card_payload import without_signatures
 from passerelle.a2a_mapping.extensions import INTERFACES, PREFIX, UNDERSTOOD
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.a2a_mapping.origins import read_origin, replace_origins
@@ -52,14 +53,9 @@ def shape_card(card: JsonObject, shape: CardShape) -> JsonObject:
             return lower_card(card) or card
         case "merged":
             addresses = list_addresses(card)
-            return card if addresses is None else {**_without_signatures(card), **addresses}
+            return card if addresses is None else {**without_signatures(card), **addresses}
         case _:
             assert_never(shape)
-
-
-def _without_signatures(card: JsonObject) -> JsonObject:
-    """Signatures cover the card without merged members."""
-    return {name: value for name, value in card.items() if name != "signatures"}
 
 
 BINDINGS: Final = ("JSONRPC", "HTTP+JSON")

@@ -1,7 +1,6 @@
 """Reads untrusted JSON: bytes with a nesting limit, members of objects, and ProtoJSON scalars.
 
-orjson keeps integers up to 64 bits as integers; a larger one reads as a float. All code that walks JSON here is
-recursive, so the depth is checked first.
+orjson keeps integers up to 64 bits as integers; a larger one reads as a float.
 
 A member of a wrong type reads as absent. A scalar parameter is read as ProtoJSON writes it: a number may come as text,
 null means absent. Query parameters are texts, so one reader serves both bindings. Every refusal names the field.
@@ -15,12 +14,10 @@ from typing import Final
 import orjson
 
 from passerelle.core.errors import InvalidInput, MalformedBody
-from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.json import DEPTH_LIMIT, Json, JsonObject, is_too_deep
 from passerelle.core.wire.near import find_near
 from passerelle.core.wire.times import parse_ms
 from passerelle.core.wire.wire_faults import SHOWN
-
-DEPTH_LIMIT: Final = 64
 
 
 def read_json(body: bytes) -> Json:
@@ -43,8 +40,7 @@ def check_depth(body: bytes, value: Json) -> None:
     Raises:
         MalformedBody: it is nested deeper than 64 levels.
     """
-    # Counting brackets is ten times cheaper than walking, and nearly always enough.
-    if body.count(b"{") + body.count(b"[") > DEPTH_LIMIT and not _is_shallow(value):
+    if is_too_deep(body, value):
         raise MalformedBody("body", f"is nested deeper than {DEPTH_LIMIT} levels")
 
 
@@ -58,24 +54,6 @@ def read_object(body: bytes) -> JsonObject:
     if not isinstance(value, dict):
         raise MalformedBody("body", "must be a JSON object")
     return value
-
-
-def _is_shallow(value: Json) -> bool:
-    level: list[JsonObject | list[Json]] = _list_containers([value])
-    for _ in range(DEPTH_LIMIT):
-        below = [
-            item
-            for holder in level
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-        ]
-        level = _list_containers(below)
-        if not level:
-            return True
-    return False
-
-
-def _list_containers(values: list[Json]) -> list[JsonObject | list[Json]]:
-    return [value for value in values if isinstance(value, dict | list)]
 
 
 def text_at(holder: JsonObject, name: str) -> str:

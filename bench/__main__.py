@@ -32,12 +32,11 @@ from bench.kinds import RoundPlan
 from bench.mixed_work import measure_work
 from bench.retention import MEMORY_ROUNDS, measure_retention
 from bench.rivals import install_rivals, measure_rivals
-from bench.rows import COLUMNS, MeasurementError, Row, summarize
+from bench.rows import COLUMNS, Bound, MeasurementError, Row, summarize
 from bench.scale import measure_scale
 from bench.size import measure_size
 from bench.startup import measure_startup
 from bench.trees import Checkout
-from bench.unmeasured import list_unmeasured
 from passerelle.core.errors import PasserelleError
 from passerelle.demo.checks import CheckFailed
 from passerelle.gateway.server import run
@@ -46,6 +45,11 @@ from passerelle.runtime.common.version import VERSION
 LIMIT_S: Final = 1_800.0
 """Time limit of each part, in seconds."""
 INTERRUPTED: Final = 130
+UNMEASURED: Final = (
+    Row("append at 1 M tasks ÷ at 1 k", None, "ratio", Bound("at most", 1.15)),
+    Row("runs of a killed instance driven again after", None, "s", Bound("at most", 6.0)),
+)
+"""Bounds of the design that are not measured yet: rows, so that they are visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,7 @@ async def _print_table(sections: Sequence[str], options: RunOptions) -> int:
             async with asyncio.timeout(LIMIT_S):
                 async for row in SECTIONS[name](options):
                     _print_row(row, rows)
-        for row in list_unmeasured() if len(sections) == len(SECTIONS) else ():
+        for row in UNMEASURED if len(sections) == len(SECTIONS) else ():
             _print_row(row, rows)
     except (MeasurementError, CheckFailed, PasserelleError, TimeoutError) as error:
         print(f"bench: error: {error!r}", file=sys.stderr)

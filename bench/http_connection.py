@@ -1,11 +1,23 @@
-"""One HTTP/1.1 connection, in or out, at minimum cost in Python: two callbacks, no task and no future."""
+"""HTTP/1.1 connections, in or out, at minimum cost in Python: two callbacks, no task and no future; agents on them."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
 import httptools
+import orjson
+
+from bench.light_tasks import make_card
+from passerelle.core.wire.json import JsonObject
+from passerelle.demo.peers.serving import HOST
+from passerelle.gateway.server import bind
+
+_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+_STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 
 
 class _Parser(Protocol):
@@ -82,3 +94,57 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         body, self._body = self._body, b""
         self.take(body)
+
+
+class AgentConnection(HttpConnection):
+    """A connection to an agent that speaks JSON-RPC."""
+
+    def __init__(self) -> None:
+        super().__init__(asks=False)
+        self._path = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url
+
+    def take_path(self) -> bytes:
+        """The path of the current request; once."""
+        path, self._path = self._path.partition(b"?")[0], b""
+        return path
+
+    def answer(self, body: bytes) -> None:
+        """Sends a whole answer."""
+        self.write(_HEAD % (len(body), body))
+
+    def answer_call(self, call: JsonObject, answer: JsonObject) -> None:
+        """Sends the answer to a call: its result, or its error."""
+        self.answer(_compose(call, answer))
+
+    def open_stream(self) -> None:
+        """Sends the head of an event stream."""
+        self.write(_STREAM_HEAD)
+
+    def send_event(self, call: JsonObject, result: JsonObject) -> None:
+        """Sends one event of the open stream."""
+        event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
+        self.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+    def send_last_event(self, call: JsonObject, result: JsonObject) -> None:
+        """Sends an event, and ends the stream."""
+        self.send_event(call, result)
+        self.write(b"0\r\n\r\n")
+
+
+def _compose(call: JsonObject, answer: JsonObject) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": call.get("id"), **answer})
+
+
+async def serve_agent(
+    name: str, prepare: Callable[[bytes], Callable[[], AgentConnection]], *, streams: bool = True
+) -> None:
+    """Serves on loopback until it is cancelled; ``prepare`` gets the card. Prints a JSON line with name and URL."""
+    listener = bind(HOST, 0)
+    make = prepare(orjson.dumps(make_card(listener.url, streams=streams) | {"name": name}))
+    server = await asyncio.get_running_loop().create_server(make, sock=listener.socket)
+    print(orjson.dumps({"agent": name, "url": listener.url}).decode(), flush=True)
+    async with server:
+        await server.serve_forever()

@@ -17,18 +17,14 @@ from typing import Final, cast
 
 import orjson
 
-from bench.http_connection import HttpConnection
-from bench.light_tasks import WORKING, LightTasks, make_card, refuse
+from bench.http_connection import AgentConnection, serve_agent
+from bench.light_tasks import WORKING, LightTasks, refuse
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.wire.json import JsonObject
-from passerelle.demo.peers.serving import HOST
-from passerelle.gateway.server import bind, run
+from passerelle.gateway.server import run
 from passerelle.runtime.common.clock import SystemClock
 
 _ENDED: Final = -32004
-_STREAM_HEAD: Final = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +36,12 @@ class LightAgent:
     card: bytes
 
 
-class LightConnection(HttpConnection):
+class LightConnection(AgentConnection):
     """One connection; its calls run one after the other."""
 
     def __init__(self, agent: LightAgent) -> None:
-        super().__init__(asks=False)
+        super().__init__()
         self._agent = agent
-        self._path = b""
         self._waiting: asyncio.TimerHandle | None = None
         self._unfollow: Callable[[], None] = lambda: None
 
@@ -56,20 +51,16 @@ class LightConnection(HttpConnection):
             self._waiting.cancel()
             self._leave()
 
-    def on_url(self, url: bytes) -> None:
-        self._path += url
-
     def take(self, body: bytes) -> None:
-        path, self._path = self._path.partition(b"?")[0], b""
-        tasks = self._agent.tasks
+        path, tasks = self.take_path(), self._agent.tasks
         if self.method == b"GET":
-            self._answer(orjson.dumps(tasks.report()) if path == b"/stats" else self._agent.card)
+            self.answer(orjson.dumps(tasks.report()) if path == b"/stats" else self._agent.card)
         elif path == b"/reset":
             tasks.counts.reset()
-            self._answer(b"{}")
+            self.answer(b"{}")
         elif path == b"/finish":
             tasks.finish()
-            self._answer(b"{}")
+            self.answer(b"{}")
         else:
             self._begin(cast("JsonObject", orjson.loads(body)))
 
@@ -83,46 +74,24 @@ class LightConnection(HttpConnection):
         self._leave()
         tasks, method = self._agent.tasks, text_at(call, "method")
         if method not in {"SendStreamingMessage", "SubscribeToTask"}:
-            self._answer(_compose(call, tasks.answer(method, params)))
+            self.answer_call(call, tasks.answer(method, params))
             return
         task = tasks.begin(params) if method == "SendStreamingMessage" else tasks.find(params)
         if task is None or task.state != WORKING:
-            self._answer(_compose(call, refuse(_ENDED, "the task has ended")))
+            self.answer_call(call, refuse(_ENDED, "the task has ended"))
             return
-        self.write(_STREAM_HEAD)
-        self._send_event(call, {"task": task.show()})
-        self._unfollow = task.follow(partial(self._send_last_event, call))
+        self.open_stream()
+        self.send_event(call, {"task": task.show()})
+        self._unfollow = task.follow(partial(self.send_last_event, call))
 
     def _leave(self) -> None:
         self._waiting = None
         self._agent.tasks.counts.leave()
 
-    def _send_event(self, call: JsonObject, result: JsonObject) -> None:
-        event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
-        self.write(b"%x\r\n%b\r\n" % (len(event), event))
 
-    def _send_last_event(self, call: JsonObject, result: JsonObject) -> None:
-        self._send_event(call, result)
-        self.write(b"0\r\n\r\n")
-
-    def _answer(self, body: bytes) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        self.write(head % len(body) + body)
-
-
-def _compose(call: JsonObject, answer: JsonObject) -> bytes:
-    return orjson.dumps({"jsonrpc": "2.0", "id": call.get("id"), **answer})
-
-
-async def _serve(takes_s: float, *, streams: bool) -> None:
-    listener = bind(HOST, 0)
-    card = orjson.dumps(make_card(listener.url, streams=streams))
+def _prepare(takes_s: float, card: bytes) -> Callable[[], LightConnection]:
     agent = LightAgent(LightTasks(SystemClock().now_ms), takes_s, card)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: LightConnection(agent), sock=listener.socket)
-    print(orjson.dumps({"agent": "light", "url": listener.url}).decode(), flush=True)
-    async with server:
-        await server.serve_forever()
+    return lambda: LightConnection(agent)
 
 
 def main() -> None:
@@ -132,7 +101,7 @@ def main() -> None:
     parser.add_argument("--streams", action="store_true", help="says that it streams, and does")
     flags = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        run(_serve(flags.takes, streams=flags.streams))
+        run(serve_agent("light", partial(_prepare, flags.takes), streams=flags.streams))
 
 
 if __name__ == "__main__":

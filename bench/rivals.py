@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -20,6 +19,7 @@ from typing import Final
 import httpx
 import yaml
 
+from bench.channel_servers import find_free_port
 from bench.kinds import CALLERS, TASK_ORDER, WARM_S, RoundPlan
 from bench.load import LoadOrder
 from bench.rows import MeasurementError, Row, Spread
@@ -242,7 +242,7 @@ async def _open_rival(
     async with AsyncExitStack() as stack:
         folder = testbed.ours.process.folder / rival.folder
         folder.mkdir()
-        prepared = rival.prepare(testbed.direct_url.rstrip("/"), _find_free_port(), folder)
+        prepared = rival.prepare(testbed.direct_url.rstrip("/"), find_free_port(), folder)
         child = launch(rival.folder, prepared.command, folder, prepared.environ)
         stack.push_async_callback(child.stop)
         base = httpx.URL(prepared.endpoint.url).join("/")
@@ -268,10 +268,3 @@ async def _is_ready(http: httpx.AsyncClient, child: Child, path: str) -> bool:
         return (await http.get(path)).is_success
     except httpx.HTTPError:
         return False
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -10,26 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 import orjson
 
-from bench.http_connection import HttpConnection
-from bench.light_tasks import CANCELED, WORKING, make_card, refuse
+from bench.http_connection import AgentConnection, serve_agent
+from bench.light_tasks import CANCELED, WORKING, refuse
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.wire.json import JsonObject
-from passerelle.demo.peers.serving import HOST
-from passerelle.gateway.server import bind, run
+from passerelle.gateway.server import run
 
 NAME: Final = "talkative"
 _KB: Final = 1024
 _NO_TASK: Final = -32001
 _NO_STREAM: Final = -32004
-_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-_STREAM_HEAD: Final = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
 
 
 @dataclass(slots=True)
@@ -88,11 +84,11 @@ class TalkativeAgent:
         return talk
 
 
-class TalkativeConnection(HttpConnection):
+class TalkativeConnection(AgentConnection):
     """One connection. While the other side does not read, nothing is sent."""
 
     def __init__(self, agent: TalkativeAgent) -> None:
-        super().__init__(asks=False)
+        super().__init__()
         self._agent = agent
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -108,7 +104,7 @@ class TalkativeConnection(HttpConnection):
 
     def take(self, body: bytes) -> None:
         if self.method == b"GET":
-            self._answer(self._agent.card)
+            self.answer(self._agent.card)
             return
         call = cast("JsonObject", orjson.loads(body))
         method, params = text_at(call, "method"), object_at(call, "params")
@@ -118,7 +114,7 @@ class TalkativeConnection(HttpConnection):
             self._agent.streams.add(stream)
             stream.add_done_callback(self._agent.streams.discard)
             return
-        self._answer(_compose(call, self._find_answer(method, params)))
+        self.answer_call(call, self._find_answer(method, params))
 
     def _find_answer(self, method: str, params: JsonObject) -> JsonObject:
         if method == "SendMessage":
@@ -138,40 +134,22 @@ class TalkativeConnection(HttpConnection):
         return {"result": talk.show()}
 
     async def _talk(self, call: JsonObject, talk: TalkingTask) -> None:
-        self.write(_STREAM_HEAD)
-        self._send_event(call, {"task": talk.show()})
+        self.open_stream()
+        self.send_event(call, {"task": talk.show()})
         for number in itertools.count(1):
             if talk.state != WORKING or not self.is_open:
                 break
-            self._send_event(call, talk.say(number))
+            self.send_event(call, talk.say(number))
             await asyncio.sleep(talk.every_s)
             await self._may_write.wait()
-        self._send_event(call, talk.end())
-        self.write(b"0\r\n\r\n")
-
-    def _send_event(self, call: JsonObject, result: JsonObject) -> None:
-        event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
-        self.write(b"%x\r\n%b\r\n" % (len(event), event))
-
-    def _answer(self, body: bytes) -> None:
-        self.write(_HEAD % len(body) + body)
+        self.send_last_event(call, talk.end())
 
 
-def _compose(call: JsonObject, answer: JsonObject) -> bytes:
-    return orjson.dumps({"jsonrpc": "2.0", "id": call.get("id"), **answer})
-
-
-async def _serve() -> None:
-    listener = bind(HOST, 0)
-    card = orjson.dumps(make_card(listener.url, streams=True) | {"name": NAME})
+def _prepare(card: bytes) -> Callable[[], TalkativeConnection]:
     agent = TalkativeAgent(card)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: TalkativeConnection(agent), sock=listener.socket)
-    print(orjson.dumps({"agent": NAME, "url": listener.url}).decode(), flush=True)
-    async with server:
-        await server.serve_forever()
+    return lambda: TalkativeConnection(agent)
 
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        run(_serve())
+        run(serve_agent(NAME, _prepare))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from passerelle.a2a_mapping.envelopes import find_retry
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
@@ -35,13 +36,13 @@ def refuse_call(call: str, error: PasserelleError) -> Failure:
     data: JsonObject = {**error.details}
     if isinstance(error, ActionClosed):
         data["winner"] = error.winner
-    return Failure(call, error.stable_code, error.message, _read_retry(error), data or None)
+    return Failure(call, error.stable_code, error.message, find_retry(error), data or None)
 
 
 def refuse_subscription(stream: str, error: PasserelleError, ask: str | None = None) -> Refusal:
     """The ``error`` frame of a stream that cannot be followed; ``ask`` is the id of the subscribe frame."""
     return Refusal(
-        error.stable_code, error.message, "sub", stream, retry_s=_read_retry(error), id=ask
+        error.stable_code, error.message, "sub", stream, retry_s=find_retry(error), id=ask
     )
 
 
@@ -52,7 +53,7 @@ def end_connection(
 
     ``admitted``: the credential was valid before, so an invalid one was revoked.
     """
-    notice = Refusal(error.stable_code, error.message, of, fatal=True, retry_s=_read_retry(error))
+    notice = Refusal(error.stable_code, error.message, of, fatal=True, retry_s=find_retry(error))
     code = _choose_code(error)
     if admitted and code is CloseCode.BAD_CREDENTIALS:
         code = CloseCode.REVOKED
@@ -77,10 +78,6 @@ def _choose_code(error: PasserelleError) -> CloseCode:
             return CloseCode.STORE_UNAVAILABLE
         case _:
             return CloseCode.RESTART
-
-
-def _read_retry(error: PasserelleError) -> int | None:
-    return error.retry_after_s if isinstance(error, RemoteError | Limited) else None
 
 
 async def execute_call(services: ChannelServices, known: Admission, call: Call) -> Answer | Failure:

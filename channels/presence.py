@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.session.presence import Presence
+from passerelle.core.ports.channels import Presence
 from passerelle.protocol.frames import ShowPresence
 
 if TYPE_CHECKING:

@@ -281,9 +281,8 @@ class TaskFollower:
         return await self._start(StreamRef(StreamKind.SESSION, record.session_id), record.last)
 
     async def _load(self, accepted: TurnAccepted, owner: str) -> TaskRecord:
-        ref = EntityRef(EntityKind.TASK, accepted.task_id)
-        record = (await self.writes.load([ref]))[ref].record
-        if not isinstance(record, TaskRecord) or record.owner != owner:
+        record = await self.writes.read(TaskRecord, accepted.task_id)
+        if record is None or record.owner != owner:
             raise NotFound("task", accepted.facade)
         return record
 
@@ -394,9 +393,8 @@ class TaskFollower:
         return StreamFrame(data, cursor, entry.data)
 
     async def _explain(self, task_id: str) -> PasserelleError:
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.writes.load([ref]))[ref].record
-        return explain_failure(record if isinstance(record, TaskRecord) else None)
+        record = await self.writes.read(TaskRecord, task_id)
+        return explain_failure(record)
 
 
 def _cut_page(

@@ -15,9 +15,8 @@ import orjson
 from passerelle.core.agent_name import find_base
 from passerelle.core.approval.paired_mark import is_for_paired
 from passerelle.core.frozen import frozen
-from passerelle.core.read_models.history_messages import MESSAGE
 from passerelle.core.read_models.list_rows import JOB_ROW, TASK_ROW
-from passerelle.core.read_models.packets import PACKET
+from passerelle.core.read_models.packets import MESSAGE, PACKET
 
 if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry

@@ -17,7 +17,7 @@ from passerelle.core.errors import (
 from passerelle.core.frozen import frozen
 from passerelle.core.ports.chance import Clock
 from passerelle.core.principal import EVERY_AGENT
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 from passerelle.gateway.auth.jwks import HttpKeySource, read_keys
 from passerelle.gateway.channel_port import require_extra
 from passerelle.gateway.server_tls import load_server_tls

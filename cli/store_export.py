@@ -15,7 +15,7 @@ from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.machine import read_loaded
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 from passerelle.gateway.store_setup import reach_store
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.version import VERSION

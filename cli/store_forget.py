@@ -15,7 +15,7 @@ from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, read_shard
 from passerelle.core.principal import Principal
 from passerelle.core.task.status import TERMINAL
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 from passerelle.gateway.store_setup import reach_store
 from passerelle.store.archive.ended_tasks import find_outcomes
 from passerelle.store.archive.session_survey import SessionChoice

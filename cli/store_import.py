@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import Shard, shard_of
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.gateway.settings.values import read_memory_terms
 from passerelle.gateway.store_setup import find_archive_obstacle, reach_store
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.settings.model import Settings
     from passerelle.store.archive.frame import SessionFrame
-    from passerelle.store.archive.memory_terms import MemoryTerms
+    from passerelle.store.archive.terms import MemoryTerms
     from passerelle.store.exports.form import ExportPart
     from passerelle.store.exports.importer import ImportOutcome
     from passerelle.store.exports.member_file import ExportMember

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.cli.verbs.verb import format_table
 from passerelle.core.frozen import frozen
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 from passerelle.core.wire.times import format_ms
 from passerelle.gateway.store_setup import reach_store
 from passerelle.store.inventory import DAY_MS, OTHER, Inventory, KeyUsage

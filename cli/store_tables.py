@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.cli.store_export import find_scope, refuse
 from passerelle.core.errors import InvalidInput
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 from passerelle.core.wire.times import format_ms
 from passerelle.gateway.store_setup import reach_store
 from passerelle.runtime.common.version import VERSION

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.oversight_requests import GetAgentHealth
     from passerelle.core.peer import PeerCard
-    from passerelle.core.ports.agent_reports import AgentReports
+    from passerelle.core.ports.agents import AgentReports
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.core.read_models.agent_health import AgentLimits

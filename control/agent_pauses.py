@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import Forbidden, NotFound, StoreUnavailable
+from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.frozen import frozen
@@ -30,7 +30,7 @@ from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED
 from passerelle.runtime.common.refresh import HintFollower
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import name_home, open_home
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -154,9 +154,7 @@ class AgentPausing:
                 decision.add([Fact(Scope(_HOME), changed)])
                 return AppendOptions(idem=once.remember(name))
 
-            written = await self.writes.decide(_HOME, [_SESSION], body)
-            if not isinstance(written, Written):
-                raise StoreUnavailable("the agent could not be changed", "no")
+            written = await self.writes.change(_HOME, [_SESSION], body)
             self._take(written.held[_SESSION])
 
     def _take(self, held: Held) -> None:

@@ -10,7 +10,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.read_models.archived import ArchiveContent
+from passerelle.core.read_models.session import ArchiveContent
 from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import ArchiveRef
 from passerelle.core.wire.codec import to_wire
@@ -49,7 +49,7 @@ class ArchivedSessions:
         named = [] if query.after else (await self.models.load_tasks(principal, ref.session_id))[0]
         whole = [await self.models.contents.name_artifacts(one) for one in named]
         refs = [EntityRef(EntityKind.TASK, one.task_id) for one in whole]
-        held = await self.models.writes.load(refs) if refs else {}
+        held = await self.models.writes.load(refs)
         return to_wire(
             ArchiveContent(
                 ref=query.ref,

@@ -25,7 +25,6 @@ from passerelle.channels.views import (
     UnpairedView,
     shows,
 )
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListActions
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
@@ -135,16 +134,14 @@ class StreamGrants:
 
     async def _grant_messages(self, principal: Principal, name: StreamName) -> StreamGrant:
         thread_id = name.id or ""
-        if read_shard(thread_id) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread_id)
-            thread = (await self.writes.load([ref]))[ref].record
-            if isinstance(thread, ThreadRecord):
-                found = replace(name, id=thread.session_id)
-                with suppress(NotFound):
-                    session = await self._find_session(principal, found)
-                    await self._check_session(principal, session.session_id)
-                    stream = StreamRef(StreamKind.MESSAGES, session.session_id)
-                    return StreamGrant(stream, MessageView(thread_id))
+        thread = await self.writes.read(ThreadRecord, thread_id)
+        if thread is not None:
+            found = replace(name, id=thread.session_id)
+            with suppress(NotFound):
+                session = await self._find_session(principal, found)
+                await self._check_session(principal, session.session_id)
+                stream = StreamRef(StreamKind.MESSAGES, session.session_id)
+                return StreamGrant(stream, MessageView(thread_id))
         raise NotFound("thread", thread_id)
 
     async def _grant_tenant(self, principal: Principal, name: str) -> StreamGrant:
@@ -170,9 +167,8 @@ class StreamGrants:
 
     async def _read_session(self, session_id: str, asked: list[None]) -> list[SessionRecord | None]:
         """One read for all concurrent requests for a session."""
-        ref = EntityRef(EntityKind.SESSION, session_id)
-        record = (await self.writes.load([ref]))[ref].record
-        return [record if isinstance(record, SessionRecord) else None] * len(asked)
+        record = await self.writes.read(SessionRecord, session_id)
+        return [record] * len(asked)
 
     async def _check_session(self, principal: Principal, session_id: str) -> None:
         """A session's stream contains the events of all its tasks, so the caller must be allowed to follow each."""
@@ -180,9 +176,8 @@ class StreamGrants:
             return
         listed = await self.writes.log.read_session_tasks(session_id)
         tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
-        held = await self.writes.load([EntityRef(EntityKind.TASK, task) for task in sorted(tasks)])
-        records = [one.record for one in held.values()]
-        for agent in {one.agent for one in records if isinstance(one, TaskRecord)}:
+        records = await self.writes.read_all(TaskRecord, sorted(tasks))
+        for agent in {one.agent for one in records.values()}:
             if not principal.may_use(agent, Method.SUBSCRIBE_TO_TASK):
                 raise Forbidden(
                     "a task of this session may not be followed; follow the others one by one",
@@ -192,9 +187,8 @@ class StreamGrants:
     async def _find_task(self, principal: Principal, facade: str) -> TaskRecord:
         parsed = parse_facade(facade)
         if parsed is not None:
-            ref = EntityRef(EntityKind.TASK, parsed[0])
-            record = (await self.writes.load([ref]))[ref].record
-            if isinstance(record, TaskRecord) and await self._may_follow(principal, record):
+            record = await self.writes.read(TaskRecord, parsed[0])
+            if record is not None and await self._may_follow(principal, record):
                 return record
         raise NotFound("stream", f"task:{facade}")
 
@@ -272,13 +266,11 @@ class StreamSnapshots:
         return {word: shown, "more": start > 0 or len(shown) < len(found)}
 
     async def _read_task(self, task_id: str) -> JsonObject:
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.writes.load([ref]))[ref].record
-        return to_wire(record) if isinstance(record, TaskRecord) else {}
+        record = await self.writes.read(TaskRecord, task_id)
+        return to_wire(record) if record is not None else {}
 
     async def _read_session(self, session_id: str) -> JsonObject:
-        ref = EntityRef(EntityKind.SESSION, session_id)
-        record = (await self.writes.load([ref]))[ref].record
+        record = await self.writes.read(SessionRecord, session_id)
         log = self.writes.log
         listed = await log.read_session_tasks(session_id)
         # Tasks that were not yet shown to callers are in no list, but are open.
@@ -289,7 +281,7 @@ class StreamSnapshots:
             for task_id in dict.fromkeys(one[0] for one in parsed if one)
         ]
         return {
-            "session": to_wire(record) if isinstance(record, SessionRecord) else {},
+            "session": to_wire(record) if record is not None else {},
             "tasks": tasks,
             "tasksMore": len(listed) > _LISTED_TASKS,
         }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.content import read_text
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.control.turn_histories import BOUNDARY, ThreadMovedError
-from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import (
     InvalidInput,
     NotFound,
@@ -40,7 +40,7 @@ from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.artifacts import bound_id
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.control.turn_histories import FoundThread, TurnHistories
@@ -180,12 +180,12 @@ class Compacting:
         """Tasks and requests of turns up to the boundary that are still open."""
         named = await self.histories.log.read_open(thread.session_id)
         parsed = (parse_facade(name) for name in named if name.startswith("task_"))
-        refs = [EntityRef(EntityKind.TASK, one[0]) for one in parsed if one is not None]
-        held = await self.histories.writes.load(refs) if refs else {}
+        names = [one[0] for one in parsed if one is not None]
+        tasks = await self.histories.writes.read_all(TaskRecord, names)
         before, found = {turn.task_id for turn in boundary.kept}, list[str]()
-        for one in held.values():
-            if isinstance(one.record, TaskRecord) and one.record.task_id in before:
-                found += (name_task(one.record), *one.record.open_actions)
+        for task in tasks.values():
+            if task.task_id in before:
+                found += (name_task(task), *task.open_actions)
         return tuple(found[:_LISTED])
 
     async def _store(self, thread: FoundThread, plan: Compact, summary: _Summary) -> None:
@@ -232,9 +232,7 @@ class Compacting:
             decision.add(threads.decide(state, plan))
             return AppendOptions(idem=once.remember(to_bytes(shown).decode()))
 
-        written = await self.histories.writes.decide(thread.record.session_id, [thread.ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the thread is being moved", "no")
+        written = await self.histories.writes.change(thread.record.session_id, [thread.ref], body)
         if written.repeated is not None and written.repeated != to_bytes(shown):
             return change(from_bytes(ThreadCompacted, written.repeated), repeated=True)
         return shown

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.control.parents import FIELD, check_parent, find_parent
 from passerelle.control.start_routing import check_profile
 from passerelle.control.task_changes import check_content, read_task, render_change
+from passerelle.control.task_graph import PARENT_FIELD, check_parent, find_parent
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import (
     Conflict,
@@ -248,7 +248,7 @@ def _spawn(decision: Decision, plan: Plan, place: Place, task: EntityRef) -> Non
 def _adopt(decision: Decision, parent: Owned, place: Place, task: EntityRef) -> None:
     """Both ends of the edge between a task and its child."""
     if parent.record.session_id != place.session.id:
-        raise InvalidInput(FIELD, "the parent belongs to another session")
+        raise InvalidInput(PARENT_FIELD, "the parent belongs to another session")
     older, child = decision.state(parent.ref), decision.state(task)
     if isinstance(older, TaskRecord) and isinstance(child, TaskRecord):
         check_parent(older)

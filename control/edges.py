@@ -156,11 +156,7 @@ class Linking:
         await drop(shard, row)
 
     async def _read(self, task_id: str) -> TaskRecord | None:
-        if read_shard(task_id) is None:
-            return None
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.changes.writes.load([ref]))[ref].record
-        return record if isinstance(record, TaskRecord) else None
+        return await self.changes.writes.read(TaskRecord, task_id)
 
     async def _find_ends(
         self, principal: Principal, command: LinkTasks | UnlinkTasks

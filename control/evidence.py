@@ -37,7 +37,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.common.calls import require_scope
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,9 +165,7 @@ class Exporting:
             return AppendOptions()
 
         refs = [session, task] if task is not None else [session]
-        written = await self.changes.writes.decide(session.id, refs, body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the session is being moved", "no")
+        written = await self.changes.writes.change(session.id, refs, body)
         if task is not None and not written.unchanged:
             await self.changes.notify_driver(task)
         return not written.unchanged

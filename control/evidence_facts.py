@@ -7,13 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, TooLarge
 from passerelle.core.events import decode_event
 from passerelle.core.evidence.selection import BundleScope, StoredFact, select
 from passerelle.core.evidence.signed import SigningDevice
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.core.session.device import name_list
@@ -21,7 +19,7 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.runtime.common.calls import require_operation
-from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.ownership import find_own, may_see
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +36,6 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 """Limit of fact bytes read for one bundle."""
 PAGE: Final = 512
 """Facts read per page."""
-_CHUNK: Final = 100
 _BEFORE: Final = 64
 """How far before a task its evaluations may be stored: in the same append."""
 
@@ -93,20 +90,10 @@ class EvidenceReader:
 
     async def find_session(self, principal: Principal, session: str) -> SessionRecord:
         """A session of the caller. Raises NotFound."""
-        if read_shard(session) is not None:
-            ref = EntityRef(EntityKind.SESSION, session)
-            record = (await self.writes.load([ref]))[ref].record
-            if isinstance(record, SessionRecord) and record.owner == principal.key:
-                return record
-        raise NotFound("session", session)
+        return await find_own(self.writes, SessionRecord, principal, session)
 
     async def _find_thread(self, principal: Principal, thread: str) -> str:
-        if read_shard(thread) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread)
-            record = (await self.writes.load([ref]))[ref].record
-            if isinstance(record, ThreadRecord) and record.owner == principal.key:
-                return record.session_id
-        raise NotFound("thread", thread)
+        return (await find_own(self.writes, ThreadRecord, principal, thread)).session_id
 
     async def _read_head(self, session: str) -> Head:
         head = await self.writes.log.read_head(open_stream(session))
@@ -150,15 +137,8 @@ class EvidenceReader:
     ) -> frozenset[str]:
         """Tasks among the facts that now belong to another principal, or that the caller may not read."""
         ids = dict.fromkeys(fact.event.fact.scope.task_id for fact in facts)
-        refs = [EntityRef(EntityKind.TASK, one) for one in ids if one]
-        hidden: set[str] = set()
-        for first in range(0, len(refs), _CHUNK):
-            held = await self.writes.load(refs[first : first + _CHUNK])
-            hidden |= {
-                ref.id
-                for ref, one in held.items()
-                if isinstance(one.record, TaskRecord) and not _may_read(principal, one.record)
-            }
+        tasks = await self.writes.read_all(TaskRecord, (one for one in ids if one))
+        hidden = {name for name, one in tasks.items() if not _may_read(principal, one)}
         return frozenset(hidden - {place.scope.subject})
 
     async def find_devices(

@@ -8,18 +8,19 @@ from passerelle.channels.cursor_check import CursorBroken
 from passerelle.channels.follower import read_verified
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
-from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
+from passerelle.core.ids import parse_facade
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.task import name_task
 from passerelle.core.session.requests import ResumedTask, ThreadResumed, TurnInterrupted
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import HELD, Status
 from passerelle.core.wire.record import change
 from passerelle.protocol.cursor import Cursor, parse_cursor
-from passerelle.runtime.records.ownership import Owned
+from passerelle.runtime.records.ownership import Owned, find_own
 from passerelle.runtime.records.task_fields import read_driver
 
 if TYPE_CHECKING:
@@ -69,10 +70,10 @@ class Interrupting:
         )
         for owned in wanted:
             # Rules about cancelling apply here too. A permitted cancel is done before the next one is judged.
-            cancel = CancelTask(_name(owned.record), reason=command.reason)
+            cancel = CancelTask(name_task(owned.record), reason=command.reason)
             await self.governing.govern(principal, cancel)
             await self.cancelling.stop(principal, owned, requested)
-        return TurnInterrupted("accepted", tuple(_name(owned.record) for owned in wanted))
+        return TurnInterrupted("accepted", tuple(name_task(owned.record) for owned in wanted))
 
     async def resume(self, principal: Principal, command: ResumeThread) -> ThreadResumed:
         """Attaches to each open run of a thread that this instance may drive, and checks its waiting turns.
@@ -104,12 +105,7 @@ class Interrupting:
         return change(resumed, resumed="exact", missed=max(0, head.sequence - cursor.sequence))
 
     async def _find_thread(self, principal: Principal, thread_id: str) -> ThreadRecord:
-        if read_shard(thread_id) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread_id)
-            thread = (await self.records.writes.load([ref]))[ref].record
-            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
-                return thread
-        raise NotFound("thread", thread_id)
+        return await find_own(self.records.writes, ThreadRecord, principal, thread_id)
 
     async def attach(self, owned: Owned) -> ResumedTask:
         """Attaches to the run of a task if this instance may drive it."""
@@ -122,7 +118,7 @@ class Interrupting:
                 await self.dispatch.adopt(owned.ref)
             else:
                 outcome = "elsewhere"
-        return ResumedTask(_name(record), record.status, outcome)
+        return ResumedTask(name_task(record), record.status, outcome)
 
     async def _list_open(
         self, principal: Principal, session_id: str, thread_id: str | None
@@ -134,7 +130,7 @@ class Interrupting:
             for one in await records.log.read_open(session_id)
             if one.startswith("task_") and parse_facade(one) is not None
         ]
-        held = await records.writes.load(refs) if refs else {}
+        held = await records.writes.load(refs)
         return [
             Owned(ref, one, one.record)
             for ref, one in held.items()
@@ -148,7 +144,3 @@ def _is_under_way(record: TaskRecord, turn_id: str | None) -> bool:
     if record.status is Status.CANCELLING or not record.open_turns:
         return False
     return turn_id is None or turn_id in record.open_turns
-
-
-def _name(record: TaskRecord) -> str:
-    return expose(TaskId(record.task_id), record.exposure)

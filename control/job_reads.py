@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.content import read_text
+from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import NotFound
+from passerelle.core.commands import GetTask
+from passerelle.core.errors import NotFound, PasserelleError
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard
+from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.index_changes import JOBS
 from passerelle.core.job import machine
 from passerelle.core.job.requests import JobChanged, JobItemLine, JobResults, JobWait
@@ -22,7 +25,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.session_pages import read_session_page
 
 if TYPE_CHECKING:
-    from passerelle.control.results import Results
+    from passerelle.control.task_reads import TaskReads
     from passerelle.core.decision import Held
     from passerelle.core.facts import ErrorDetail
     from passerelle.core.job.machine import JobState
@@ -32,6 +35,34 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.writes import Writes
+
+RESULT_LENGTH: Final = 2_000
+"""Characters of a result in one table row."""
+
+
+@frozen
+class Results:
+    """Reads the result of a task as one text, as its owner sees it: for tables of many tasks."""
+
+    reads: TaskReads
+
+    async def read(self, principal: Principal, task: TaskRecord) -> str | None:
+        """The texts of its artifacts, one line each; without artifacts the agent's last message.
+
+        The parts of an artifact are one text. None if there is no text, or it cannot be read now.
+        """
+        facade = expose(TaskId(task.task_id), task.exposure)
+        try:
+            if not task.shown:
+                owned = await self.reads.ownership.find(principal, facade, None, hidden=True)
+                said = await self.reads.contents.read_answer(owned.record)
+                return read_text(said)[:RESULT_LENGTH] or None
+            shown = await self.reads.read(principal, GetTask(facade, history_length=0))
+        except PasserelleError:
+            return None
+        texts = [text for one in objects_at(shown, "artifacts") if (text := read_text(one))]
+        said = object_at(object_at(shown, "status"), "message")
+        return ("\n".join(texts) or read_text(said))[:RESULT_LENGTH] or None
 
 
 @frozen
@@ -55,9 +86,8 @@ class JobReads:
     async def _list_waits(self, principal: Principal, state: JobState) -> tuple[JobWait, ...]:
         if state.status not in machine.LIVE:
             return ()
-        refs = [EntityRef(EntityKind.TASK, one.task_id) for one in state.running]
-        loaded = await self.writes.load(refs) if refs else {}
-        tasks = [one.record for one in loaded.values() if isinstance(one.record, TaskRecord)]
+        running = (one.task_id for one in state.running)
+        tasks = [*(await self.writes.read_all(TaskRecord, running)).values()]
         unpaid = [task.peer or "" for task in tasks if waits_for_quota(task)]
         # An item that a quota refuses is not sent; it is tried again while there is room.
         refused = state.counts.waiting if len(state.running) < state.concurrency else 0
@@ -100,12 +130,10 @@ class JobReads:
         ]
         chosen = wanted[: query.limit]
         tasks, errors = await self._read_facts(query.job_id, frozenset(chosen))
-        refs = {item: EntityRef(EntityKind.TASK, task) for item, task in tasks.items()}
-        loaded = await self.writes.load(dict.fromkeys(refs.values())) if refs else {}
+        records = await self.writes.read_all(TaskRecord, tasks.values())
         lines = list[JobItemLine]()
         for item in chosen:
-            one = loaded[refs[item]].record if item in refs else None
-            task = one if isinstance(one, TaskRecord) else None
+            task = records.get(tasks.get(item, ""))
             lines.append(await self._show_item(principal, state, item, task, errors.get(item)))
         more = chosen[-1] if len(wanted) > len(chosen) else None
         return to_wire(JobResults(tuple(lines), more, str(more or "")))

@@ -15,7 +15,7 @@ import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.control.job_reads import render
-from passerelle.control.parents import find_parent
+from passerelle.control.task_graph import find_parent
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
@@ -36,7 +36,7 @@ from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard, describe_session
 from passerelle.runtime.records.session_pages import index_session
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -100,9 +100,7 @@ class Jobs:
             row = DueChange(name_row(ref.id), decision.now_ms)
             return AppendOptions(idem=once.remember(ref.id), due=(row,))
 
-        written = await writes.decide(ref.id, [ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the job could not be stored", "no")
+        written = await writes.change(ref.id, [ref], body)
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
         await index_session(self.projections, written.held[ref])
@@ -186,9 +184,7 @@ class Jobs:
             row = DueChange(name_row(ref.id), decision.now_ms)
             return AppendOptions(idem=once.remember(ref.id), due=(row,))
 
-        written = await writes.decide(ref.id, [ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the job could not be stored", "no")
+        written = await writes.change(ref.id, [ref], body)
         writes.wake_duties(ref.shard)
         return render(written.held[ref], repeated=written.repeated is not None)
 
@@ -206,9 +202,8 @@ class Jobs:
         state = record.job if isinstance(record, SessionRecord) else None
         if state is None or state.parent is None:
             return
-        ref = EntityRef(EntityKind.TASK, state.parent)
-        parent = (await self.writes.load([ref]))[ref].record
-        if isinstance(parent, TaskRecord):
+        parent = await self.writes.read(TaskRecord, state.parent)
+        if parent is not None:
             refuse_below_stopped(parent)
             await check_above(self.writes, parent)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import JOBS
 from passerelle.core.read_models.jobs import show_job
@@ -39,9 +38,7 @@ class ListStates:
     async def read_jobs(self, principal: Principal) -> JsonObject:
         """The newest jobs."""
         page = await self.projections.read_index(principal.key, JOBS, None, _ROWS + 1)
-        refs = [EntityRef(EntityKind.SESSION, name) for name, _ in page[:_ROWS]]
-        held = await self.writes.load(refs) if refs else {}
-        records = (held[ref].record for ref in refs)
-        jobs = (show_job(one) for one in records if isinstance(one, SessionRecord))
+        records = await self.writes.read_all(SessionRecord, (name for name, _ in page[:_ROWS]))
+        jobs = map(show_job, records.values())
         rows: list[Json] = [to_wire(job) for job in jobs if job is not None]
         return {"rows": rows, "more": len(page) > _ROWS}

@@ -269,16 +269,16 @@ class Messages:
                 opened = await self.turns.open(request)
         except BaseException:
             charge.refund()
-            _release_place(place)
+            release_place(place)
             raise
         if opened.repeated:
             charge.refund()
-            _release_place(place)
+            release_place(place)
             # The instance that stored it may have died before it was in its queue.
             await self._enter(opened)
             return opened, None
         if plan.hold is not None or opened.position is not None:
-            _release_place(place)
+            release_place(place)
             await self._enqueue(principal, command, opened)
             return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
@@ -408,7 +408,7 @@ def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
     return isinstance(thread, ThreadRecord) and thread.queue_policy == "interrupt"
 
 
-def _release_place(place: SendSlot | None) -> None:
+def release_place(place: SendSlot | None) -> None:
     """Releases the send slot: no send follows."""
     if place is not None:
         place.give_back()

@@ -14,7 +14,6 @@ from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.errors import NotFound, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard
 from passerelle.core.payloads.run import COPY, OutputExpired
 from passerelle.core.read_models.artifacts import OutputContent
 from passerelle.core.task import machine as tasks
@@ -91,7 +90,7 @@ class Outputs:
 
         A copy that another task has stored since is kept.
         """
-        record, keep_ms = await self._find(row.entity), self.policy.keep_ms
+        record, keep_ms = await self.writes.read(TaskRecord, row.entity), self.policy.keep_ms
         copies = await self.contents.list_copies(record) if record else []
         if record is None or keep_ms is None or not copies:
             await drop(EntityRef(EntityKind.TASK, row.entity).shard, row)
@@ -113,10 +112,3 @@ class Outputs:
 
         task = EntityRef(EntityKind.TASK, record.task_id)
         await self.writes.decide(record.session_id, [task], body)
-
-    async def _find(self, task_id: str) -> TaskRecord | None:
-        if read_shard(task_id) is None:
-            return None
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.writes.load([ref]))[ref].record
-        return record if isinstance(record, TaskRecord) else None

@@ -202,10 +202,8 @@ class Oversight:
         log = self.writes.log
         listed = [facade for facade, _ in await log.read_session_tasks(session)]
         names = (parse_facade(name) for name in (*listed, *await log.read_open(session)))
-        refs = {EntityRef(EntityKind.TASK, one[0]) for one in names if one}
-        held = await self.writes.load(sorted(refs, key=lambda ref: ref.id)) if refs else {}
-        records = (one.record for one in held.values())
-        return all(principal.sees(one.agent) for one in records if isinstance(one, TaskRecord))
+        tasks = await self.writes.read_all(TaskRecord, sorted(one[0] for one in names if one))
+        return all(principal.sees(one.agent) for one in tasks.values())
 
     async def _load(self, kind: EntityKind, name: str) -> Held | None:
         if read_shard(name) is None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from passerelle.control.question_oversight import keep_seen
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import UNSEEN
 from passerelle.core.principal import OWNER, AccessScope
@@ -212,10 +211,8 @@ class Overviews:
         is_cut = len(owners) > MOST_LISTS or any(one.count > len(one.oldest) for one in found)
         if view.agents is not None:
             is_cut = is_cut or len(asked) > _MOST_READ
-            looked = [EntityRef(EntityKind.ACTION, one) for one in [*asked][:_MOST_READ]]
-            held = await self.records.writes.load(looked) if looked else {}
-            records = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
-            seen = await keep_seen(self.records.writes, records, view.sees)
+            asking = await self.records.writes.read_all(ActionRecord, [*asked][:_MOST_READ])
+            seen = await keep_seen(self.records.writes, [*asking.values()], view.sees)
             asked = {one.request.action_id: asked[one.request.action_id] for one in seen}
         oldest_ms = min(asked.values(), default=None)
         return ApprovalOverview(

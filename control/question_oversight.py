@@ -11,10 +11,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.ids import parse_facade
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.times import format_ms
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from passerelle.control.oversight import Oversight
     from passerelle.core.commands import GetAction, ListActions
-    from passerelle.core.decision import Held
     from passerelle.core.ports.projections import Projections
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.writes import Writes
@@ -112,23 +110,16 @@ class QuestionOversight:
         An owner is in one tenant, so one request tells it for all.
         """
         firsts = [page[0][0] for page in pages]
-        refs = [_name(one) for one in firsts if read_shard(one) is not None]
-        held = await self.writes.load(refs) if refs else {}
-        far = {
-            ref.id
-            for ref, one in held.items()
-            if isinstance(one.record, ActionRecord)
-            and one.record.request.tenant != principal.tenant
-        }
+        found = await self.writes.read_all(ActionRecord, firsts)
+        far = {name for name, one in found.items() if one.request.tenant != principal.tenant}
         return [page for first, page in zip(firsts, pages, strict=True) if first not in far]
 
     async def _find(self, principal: Principal, actions: Sequence[str]) -> list[ActionRecord]:
         """The requests of the tenant about agents that the reader sees."""
         if AccessScope.OVERSEE_APPROVALS not in principal.scopes or not principal.has_inbox:
             return []
-        refs = [_name(one) for one in actions if read_shard(one) is not None]
-        held = await self.writes.load(refs) if refs else {}
-        records = [record for ref in refs if (record := _read(held[ref], principal)) is not None]
+        found = await self.writes.read_all(ActionRecord, actions)
+        records = [one for one in found.values() if one.request.tenant == principal.tenant]
         return (
             records
             if principal.agents is None
@@ -144,28 +135,13 @@ async def keep_seen(
     Raises:
         StoreUnavailable: a primary does not answer.
     """
-    tasks = {
-        EntityRef(EntityKind.TASK, one.scope.task_id) for one in questions if one.scope.task_id
-    }
-    read = await writes.load(sorted(tasks, key=lambda ref: ref.id)) if tasks else {}
-    agents = {
-        ref.id: one.record.agent for ref, one in read.items() if isinstance(one.record, TaskRecord)
-    }
+    names = sorted(one.scope.task_id for one in questions if one.scope.task_id)
+    tasks = await writes.read_all(TaskRecord, names)
     return [
         one
         for one in questions
-        if (agent := agents.get(one.scope.task_id or "")) is not None and sees(agent)
+        if (task := tasks.get(one.scope.task_id or "")) is not None and sees(task.agent)
     ]
-
-
-def _name(action_id: str) -> EntityRef:
-    return EntityRef(EntityKind.ACTION, action_id)
-
-
-def _read(held: Held, principal: Principal) -> ActionRecord | None:
-    record = held.record
-    is_near = isinstance(record, ActionRecord) and record.request.tenant == principal.tenant
-    return record if isinstance(record, ActionRecord) and is_near else None
 
 
 def _fits(record: ActionRecord, query: ListActions) -> bool:

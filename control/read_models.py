@@ -14,8 +14,8 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.admission import name_channel
 from passerelle.channels.link_record import split_tab
 from passerelle.channels.views import read_task
-from passerelle.control.lineage import read_source
 from passerelle.control.subagents import load_threads, read_summary
+from passerelle.control.task_reads import read_source
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, GetThread
@@ -46,7 +46,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.open_questions import load_questions
-from passerelle.runtime.records.ownership import hide_unread, may_read
+from passerelle.runtime.records.ownership import find_own, hide_unread, may_read
 from passerelle.runtime.records.waiting_turns import load_waiting
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ LISTED_TASKS: Final = 500
 LOOKED_AT: Final = 4_096
 """Events of a task that are read: a third from its start, two thirds from its end."""
 _PAGE: Final = 256
-_CHUNK: Final = 100
 
 
 @frozen
@@ -105,9 +104,7 @@ class Models:
         wanted = max(1, query.after + 1, last - query.limit + 1)
         entries = await self.log.read_page(stream, wanted - 1, max(0, last - wanted + 1))
         events = [decode_event(entry.data) for entry in entries if entry.sequence <= last]
-        refs = [EntityRef(EntityKind.THREAD, thread) for thread in session.threads]
-        held = await self.writes.load(refs) if refs else {}
-        threads = [one.record for one in held.values() if isinstance(one.record, ThreadRecord)]
+        threads = [*(await self.writes.read_all(ThreadRecord, session.threads)).values()]
         model = show_session(
             session,
             threads,
@@ -134,16 +131,8 @@ class Models:
             scope = event.fact.scope
             if scope.task_id and event.sequence < back.get(scope.thread_id or "", 0):
                 named[scope.task_id] = None
-        gone: set[str] = set()
-        refs = [EntityRef(EntityKind.TASK, one) for one in named]
-        for first in range(0, len(refs), _CHUNK):
-            held = await self.writes.load(refs[first : first + _CHUNK])
-            gone |= {
-                ref.id
-                for ref, one in held.items()
-                if isinstance(one.record, TaskRecord) and one.record.rolled_back is not None
-            }
-        return frozenset(gone)
+        tasks = await self.writes.read_all(TaskRecord, named)
+        return frozenset(name for name, one in tasks.items() if one.rolled_back is not None)
 
     async def read_tasks(self, principal: Principal, query: GetSessionTasks) -> JsonObject:
         """The tasks of a session."""
@@ -171,12 +160,7 @@ class Models:
     async def read_thread(self, principal: Principal, query: GetThread) -> JsonObject:
         """A thread with its tasks."""
         thread_id = query.thread_id
-        if read_shard(thread_id) is None:
-            raise NotFound("thread", thread_id)
-        ref = EntityRef(EntityKind.THREAD, thread_id)
-        thread = (await self.writes.load([ref]))[ref].record
-        if not isinstance(thread, ThreadRecord) or thread.owner != principal.key:
-            raise NotFound("thread", thread_id)
+        thread = await find_own(self.writes, ThreadRecord, principal, thread_id)
         _, head, archive = await self.find_session(principal, thread.session_id)
         tasks, left_out = await self.load_tasks(principal, thread.session_id)
         names = await self.queues.list_waiting(f"thread:{thread_id}")
@@ -220,11 +204,9 @@ class Models:
     async def _read_delivery(self, owned: Owned) -> JsonObject:
         task, parent = owned.record, None
         if task.parent_task_id is not None:
-            ref = EntityRef(EntityKind.TASK, task.parent_task_id)
-            parent = (await self.writes.load([ref]))[ref].record
+            parent = await self.writes.read(TaskRecord, task.parent_task_id)
         receivers = await self.receivers.find(task, owned.held.fields)
-        found = parent if isinstance(parent, TaskRecord) else None
-        return to_wire(show_delivery(task, receivers, found))
+        return to_wire(show_delivery(task, receivers, parent))
 
     async def _read_with_facts(self, owned: Owned, query: GetTaskModel, now_ms: int) -> JsonObject:
         task = owned.record
@@ -275,15 +257,8 @@ class Models:
         names = [facade for facade, _ in listed[:LISTED_TASKS]]
         names += await self.log.read_open(session_id)
         parsed = (parse_facade(name) for name in names)
-        refs = [*dict.fromkeys(EntityRef(EntityKind.TASK, one[0]) for one in parsed if one)]
-        found: list[TaskRecord] = []
-        for first in range(0, len(refs), _CHUNK):
-            held = await self.writes.load(refs[first : first + _CHUNK])
-            found += [
-                one.record
-                for one in held.values()
-                if isinstance(one.record, TaskRecord) and may_read(principal, one.record)
-            ]
+        tasks = await self.writes.read_all(TaskRecord, (one[0] for one in parsed if one))
+        found = [one for one in tasks.values() if may_read(principal, one)]
         return link_sources(found), max(0, len(listed) - LISTED_TASKS)
 
     async def _read_facts(self, task: TaskRecord) -> Facts:
@@ -380,9 +355,8 @@ class ChannelSummaries:
         names = [
             name for task in tasks for name in (*task.open_actions, *task.occurrences.values())
         ]
-        refs = [EntityRef(EntityKind.ACTION, name) for name in dict.fromkeys(names)]
-        held = await self.writes.load(refs[-_LOOKED_AT:]) if refs else {}
-        return [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+        newest = [*dict.fromkeys(names)][-_LOOKED_AT:]
+        return [*(await self.writes.read_all(ActionRecord, newest)).values()]
 
 
 @frozen
@@ -400,11 +374,7 @@ class PermissionSummaries:
             NotFound: no such thread of the caller.
         """
         writes = self.granting.writes
-        ref = EntityRef(EntityKind.THREAD, query.thread_id)
-        known = await writes.load([ref]) if read_shard(query.thread_id) is not None else {}
-        thread = known[ref].record if known else None
-        if not isinstance(thread, ThreadRecord) or thread.owner != principal.key:
-            raise NotFound("thread", query.thread_id)
+        thread = await find_own(writes, ThreadRecord, principal, query.thread_id)
         _, head, tasks, _ = await self.models.load_session(principal, thread.session_id)
         mine = [task for task in tasks if task.thread_id == thread.thread_id]
         asked = await load_questions(writes, mine)

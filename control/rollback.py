@@ -14,7 +14,6 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import (
     InvalidInput,
     NotFound,
-    StoreUnavailable,
     UnsupportedOperation,
 )
 from passerelle.core.frozen import frozen
@@ -33,7 +32,7 @@ from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,7 +131,7 @@ class RollingBack:
         going_back = RollBack(started, boundary.covers, last, restored, renewed)
         refs = tuple(EntityRef(EntityKind.TASK, one) for one in boundary.tasks)
         await self._check_rest(record)
-        held = await self.histories.writes.load(refs) if refs else {}
+        held = await self.histories.writes.load(refs)
         names = tuple(_name(held[ref].record, principal) for ref in refs)
         return _Plan(thread, boundary, going_back, names, refs)
 
@@ -140,9 +139,8 @@ class RollingBack:
         """Checks that no started task of the thread is open; a task that was only created is no turn yet."""
         log, writes = self.histories.log, self.histories.writes
         named = (parse_facade(name) for name in await log.read_open(thread.session_id))
-        refs = [EntityRef(EntityKind.TASK, one[0]) for one in named if one is not None]
-        held = await writes.load(refs) if refs else {}
-        _check_rest(one.record for one in held.values() if _is_begun(one.record, thread))
+        tasks = await writes.read_all(TaskRecord, (one[0] for one in named if one is not None))
+        _check_rest(one for one in tasks.values() if _is_begun(one, thread))
 
     async def _append(self, plan: _Plan, once: Once) -> ThreadRolledBack:
         thread, shown = plan.thread, plan.show()
@@ -155,9 +153,7 @@ class RollingBack:
             return AppendOptions(idem=once.remember(to_bytes(shown).decode()))
 
         refs = [thread.ref, *plan.refs]
-        written = await self.histories.writes.decide(thread.record.session_id, refs, body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the thread is being moved", "no")
+        written = await self.histories.writes.change(thread.record.session_id, refs, body)
         if written.repeated is not None and written.repeated != to_bytes(shown):
             return _read_first(written.repeated)
         return shown
@@ -179,10 +175,9 @@ def _decide(decision: Decision, plan: _Plan) -> None:
     decision.add(others)
 
 
-def _is_begun(record: object, thread: ThreadRecord) -> bool:
-    if not isinstance(record, TaskRecord) or record.thread_id != thread.thread_id:
-        return False
-    return bool(record.attempts or record.open_turns or record.turn_id is not None)
+def _is_begun(record: TaskRecord, thread: ThreadRecord) -> bool:
+    begun = record.attempts or record.open_turns or record.turn_id is not None
+    return record.thread_id == thread.thread_id and bool(begun)
 
 
 def _check_rest(records: Iterable[object]) -> None:

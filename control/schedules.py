@@ -15,7 +15,6 @@ from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import (
     InvalidInput,
     NotFound,
-    StoreUnavailable,
     UnsupportedOperation,
 )
 from passerelle.core.events import decode_event
@@ -46,7 +45,7 @@ from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard, describe_session
 from passerelle.runtime.records.session_pages import index_session, read_session_page
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,9 +115,7 @@ class Schedules:
             row = DueChange(name_row(ref.id), due_ms)
             return AppendOptions(idem=once.remember(ref.id), due=(row,))
 
-        written = await writes.decide(ref.id, [ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the schedule could not be stored", "no")
+        written = await writes.change(ref.id, [ref], body)
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
         writes.wake_duties(shard)
@@ -166,9 +163,7 @@ class Schedules:
             row = DueChange(name_row(ref.id), visit_ms)
             return AppendOptions(idem=once.remember(ref.id), due=(row,))
 
-        written = await writes.decide(ref.id, [ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the schedule could not be stored", "no")
+        written = await writes.change(ref.id, [ref], body)
         writes.wake_duties(ref.shard)
         return await self._render(written.held[ref], repeated=written.repeated is not None)
 
@@ -262,14 +257,9 @@ class Schedules:
         record = held.record
         if not isinstance(record, SessionRecord) or record.schedule is None:
             raise NotFound("schedule", "")
-        named = [run.task_id for run in record.schedule.recent if run.task_id]
-        refs = [EntityRef(EntityKind.TASK, name) for name in named]
-        tasks = await self.writes.load(refs) if refs else {}
-        statuses = {
-            one.record.task_id: str(one.record.status)
-            for one in tasks.values()
-            if isinstance(one.record, TaskRecord)
-        }
+        named = (run.task_id for run in record.schedule.recent if run.task_id)
+        tasks = await self.writes.read_all(TaskRecord, named)
+        statuses = {name: str(one.status) for name, one in tasks.items()}
         model = show_schedule(record, record.schedule, statuses)
         return ScheduleChanged(to_wire(model), held.stamp.version, repeated)
 

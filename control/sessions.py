@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.control.task_changes import check_version
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import SESSIONS, UNSEEN
 from passerelle.core.payloads.conversation import SessionUpdated
@@ -25,7 +25,7 @@ from passerelle.runtime.records.places import choose_shard, describe_session
 from passerelle.runtime.records.session_pages import index_session
 from passerelle.runtime.records.task_lanes import CHUNK
 from passerelle.runtime.records.task_pages import read_token, write_token
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -69,9 +69,7 @@ class Sessions:
             decision.add(machine.decide(None, machine.BeginSession(ref.id, created)))
             return AppendOptions(idem=once.remember(ref.id))
 
-        written = await writes.decide(ref.id, [ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the session could not be stored", "no")
+        written = await writes.change(ref.id, [ref], body)
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
         await index_session(self.records.projections, written.held[ref])
@@ -106,9 +104,7 @@ class Sessions:
                 decision.add(machine.decide(now, machine.RelabelSession(updated)))
             return AppendOptions(idem=once.remember(ref.id))
 
-        written = await writes.decide(ref.id, [ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the session could not be stored", "no")
+        written = await writes.change(ref.id, [ref], body)
         await index_session(self.records.projections, written.held[ref])
         return _render(written.held[ref], repeated=written.repeated is not None)
 

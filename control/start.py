@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.creation import name_row, refuse_queued
+from passerelle.control.messages import release_place
 from passerelle.control.start_routing import is_routed
 from passerelle.control.task_changes import check_version, read_task, render_change
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
@@ -271,11 +272,11 @@ class Starting:
             written = await self._append(start)
         except BaseException:
             charge.refund()
-            _release_place(place)
+            release_place(place)
             raise
         if written.repeated is not None and written.repeated != start.run_id.encode():
             charge.refund()
-            _release_place(place)
+            release_place(place)
             return render_change(written.held[owned.ref], repeated=True)
         if plan.hold is None:
             self._begin(start, written, peer, referred, place)
@@ -411,12 +412,6 @@ class Starting:
         params: JsonObject = {"message": start.turn.message}
         begun = self.dispatch.begin(opened, peer, start.turn.message, params, referred, place)
         self.dispatch.runs.start(*begun)
-
-
-def _release_place(place: SendSlot | None) -> None:
-    """Releases the send slot: no send follows."""
-    if place is not None:
-        place.give_back()
 
 
 def _check_constraints(record: TaskRecord, agent: str, plan: Delegation) -> None:

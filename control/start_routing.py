@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.control.router import read_wanted
 from passerelle.control.task_changes import read_task
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
@@ -86,9 +86,8 @@ class StartRouting:
         )
 
     async def _find_holder(self, record: TaskRecord) -> str | None:
-        ref = EntityRef(EntityKind.THREAD, record.thread_id or "")
-        thread = (await self.writes.load([ref]))[ref].record
-        return find_holder(thread) if isinstance(thread, ThreadRecord) else None
+        thread = await self.writes.read(ThreadRecord, record.thread_id or "")
+        return find_holder(thread) if thread is not None else None
 
     async def refuse(self, owned: Owned, route: Route) -> UnsupportedOperation:
         """Records on the task that no agent fits, and returns the error for the caller.

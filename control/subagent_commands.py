@@ -18,7 +18,6 @@ from passerelle.core.errors import (
     IdempotencyConflict,
     NotCancelable,
     NotFound,
-    StoreUnavailable,
     UnsupportedOperation,
 )
 from passerelle.core.facts import Scope
@@ -39,7 +38,7 @@ from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.message_summary import digest_request
 from passerelle.runtime.records.places import hash_key
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -273,9 +272,7 @@ class Subagents:
             return AppendOptions()
 
         refs = [thread] if above is None else [thread, above]
-        written = await writes.decide(parent.session_id, refs, body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the end of the subagent could not be stored", "no")
+        await writes.change(parent.session_id, refs, body)
 
 
 def _close_edge(task: TaskRecord, name: str) -> list[Fact]:

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.channels.views import read_header, read_task
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.events import Event, decode_event, encode_event
 from passerelle.core.facts import Scope
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard
 from passerelle.core.job.item_name import find_item
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.mark import unavailable
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
 LOOKED_AT: Final = 16_384
 """Events of a session that are searched for those of one subagent."""
 _PAGE: Final = 256
-_CHUNK: Final = 100
 _TURN: Final = "turnId"
 _UNLISTED: Final = 250
 """Unlisted tasks that are read: the first ones of a session, and as many of the last."""
@@ -108,29 +105,16 @@ async def _add_unlisted(
         after = page[-1].sequence
     names = [*named]
     chosen = names if len(names) <= 2 * _UNLISTED else names[:_UNLISTED] + names[-_UNLISTED:]
-    refs = [EntityRef(EntityKind.TASK, name) for name in chosen]
-    found = [*tasks]
-    for first in range(0, len(refs), _CHUNK):
-        for held in (await models.writes.load(refs[first : first + _CHUNK])).values():
-            record = held.record
-            if isinstance(record, TaskRecord) and may_see(principal, record):
-                found.append(record)
-    return found
+    others = await models.writes.read_all(TaskRecord, chosen)
+    return [*tasks, *(one for one in others.values() if may_see(principal, one))]
 
 
 async def load_threads(
     writes: Writes, tasks: Iterable[TaskRecord], named: Iterable[str] = ()
 ) -> dict[str, ThreadRecord]:
     """The threads of some tasks, and the named ones, by id."""
-    names = dict.fromkeys([*(one.thread_id for one in tasks if one.thread_id), *named])
-    refs = [EntityRef(EntityKind.THREAD, name) for name in names]
-    found = dict[str, ThreadRecord]()
-    for first in range(0, len(refs), _CHUNK):
-        held = await writes.load(refs[first : first + _CHUNK])
-        found |= {
-            ref.id: one.record for ref, one in held.items() if isinstance(one.record, ThreadRecord)
-        }
-    return found
+    own = (one.thread_id for one in tasks if one.thread_id)
+    return await writes.read_all(ThreadRecord, [*own, *named])
 
 
 async def _find_turns(log: EventLog, tasks: Iterable[TaskRecord]) -> dict[str, str]:
@@ -165,14 +149,10 @@ async def _show_jobs(writes: Writes, task: TaskRecord) -> list[JobLine]:
     """The job that a task is an item of, then the jobs that it has delegated."""
     item = find_item(task)
     items: dict[str, int | None] = dict([item] if item else []) | dict.fromkeys(task.jobs)
-    names = [name for name in items if read_shard(name) is not None]
     found = list[JobLine]()
-    for first in range(0, len(names), _CHUNK):
-        refs = [EntityRef(EntityKind.SESSION, name) for name in names[first : first + _CHUNK]]
-        for ref, held in (await writes.load(refs)).items():
-            record = held.record
-            if isinstance(record, SessionRecord) and record.owner == task.owner:
-                found += _show_job(record, items[ref.id])
+    for name, record in (await writes.read_all(SessionRecord, items)).items():
+        if record.owner == task.owner:
+            found += _show_job(record, items[name])
     return found
 
 
@@ -289,12 +269,10 @@ class SubagentReads:
         return found, marks
 
     async def _load_thread(self, thread_id: str) -> ThreadRecord:
-        if read_shard(thread_id) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread_id)
-            thread = (await self.models.writes.load([ref]))[ref].record
-            if isinstance(thread, ThreadRecord):
-                return thread
-        raise NotFound("thread", thread_id)
+        thread = await self.models.writes.read(ThreadRecord, thread_id)
+        if thread is None:
+            raise NotFound("thread", thread_id)
+        return thread
 
 
 def _mark(left_out: int, member: str = "subagents") -> dict[str, FreshnessMark]:

@@ -38,7 +38,7 @@ from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change, record
 from passerelle.runtime.records.family import list_below
 from passerelle.runtime.records.idempotency import Once, make_once
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -151,7 +151,7 @@ class Subtrees:
             return AppendOptions(idem=used if is_before else None, due=(row,))
 
         try:
-            written = await changes.writes.decide(owned.record.session_id, [owned.ref], body)
+            await changes.writes.change(owned.record.session_id, [owned.ref], body)
         except VersionMismatch:
             # A concurrent request with this key may have stored its state; the key itself is stored when it is
             # finished.
@@ -159,8 +159,6 @@ class Subtrees:
             if _is_same(_read_request(now.held.fields), once):
                 return render_change(now.held, repeated=True)
             raise
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the task is being moved", "no")
         return await self._apply(principal, owned, request, handle)
 
     async def _apply(

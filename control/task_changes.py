@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 import orjson
 
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.batch import DueChange, EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
+from passerelle.core.batch import DueChange, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound, VersionMismatch
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskProgress
 from passerelle.core.read_models.task import show_record
 from passerelle.core.routing.profile import read_profile
@@ -30,7 +30,8 @@ from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.runs.failure import name_row
 from passerelle.delegation.runs.holds import QUEUED
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.ownership import find_own
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,9 +100,7 @@ class TaskChanges:
                 due = (*due, look)  # its place in the queue may have changed
             return AppendOptions(idem=idem_row, due=due)
 
-        written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the task is being moved", "no")
+        written = await self.writes.change(owned.record.session_id, [owned.ref], body)
         await self.notify_driver(owned.ref)
         repeated = written.repeated is not None
         return render_steered(principal, written.held[owned.ref], repeated=repeated)
@@ -199,14 +198,9 @@ class TaskUpdates:
 
     async def _check_thread(self, principal: Principal, task_id: str, thread_id: str) -> None:
         owned = await self.changes.ownership.find(principal, task_id, None, hidden=True)
-        if read_shard(thread_id) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread_id)
-            thread = (await self.changes.writes.load([ref]))[ref].record
-            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
-                if thread.session_id != owned.record.session_id:
-                    raise InvalidInput("threadId", "the thread belongs to another session")
-                return
-        raise NotFound("thread", thread_id)
+        thread = await find_own(self.changes.writes, ThreadRecord, principal, thread_id)
+        if thread.session_id != owned.record.session_id:
+            raise InvalidInput("threadId", "the thread belongs to another session")
 
 
 def render_change(held: Held, *, repeated: bool = False) -> TaskChanged:

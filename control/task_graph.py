@@ -1,25 +1,29 @@
 """The limits of the task graph: no cycle, and bounded depth and number of edges per task (GR-1, GR-2).
 
 An edge is checked before it is created, and again afterwards: of two concurrent edges that would close a cycle at least
-one is detected and removed.
+one is detected and removed. The parent of a new child task or job is found and checked here as well (GR-11).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import GraphLimit
+from passerelle.core.errors import GraphLimit, UnsupportedOperation
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.runtime.records.family import check_above, refuse_below_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from passerelle.core.facts import EdgeKind
+    from passerelle.core.principal import Principal
     from passerelle.core.task.record import Edge
+    from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
+
 
 MOST_ABOVE: Final = 32
 """Tasks between a task and the root of its tree, the root included."""
@@ -27,7 +31,7 @@ MOST_EDGES: Final = 1_000
 """Edges of a kind from one task to other tasks, removed ones excluded."""
 MOST_LOOKED_AT: Final = 4_096
 """Tasks that are read to check one edge."""
-_AT_ONCE: Final = 64
+PARENT_FIELD: Final = "parentTaskId"
 
 
 @frozen
@@ -98,30 +102,47 @@ class GraphBounds:
             GraphLimit: there are more tasks than may be read.
         """
         depth = {start.task_id: 0}
-        level, levels = await self._load([start.task_id]), 0
+        level, levels = await self.writes.read_all(TaskRecord, [start.task_id]), 0
         while level:
-            names = dict.fromkeys(name for task in level for name in follow(task))
+            names = dict.fromkeys(name for task in level.values() for name in follow(task))
             fresh = [name for name in names if name not in depth and read_shard(name) is not None]
             depth |= dict.fromkeys(fresh, levels + 1)
             if len(depth) > MOST_LOOKED_AT:
                 raise GraphLimit(
                     "target", "size", f"is connected to more than {MOST_LOOKED_AT} tasks"
                 )
-            level = await self._load(fresh)
+            level = await self.writes.read_all(TaskRecord, fresh)
             levels += bool(level)
         return GraphReach(frozenset(depth) - {start.task_id}, levels)
-
-    async def _load(self, names: list[str]) -> list[TaskRecord]:
-        found: list[TaskRecord] = []
-        for first in range(0, len(names), _AT_ONCE):
-            refs = [EntityRef(EntityKind.TASK, name) for name in names[first : first + _AT_ONCE]]
-            held = (await self.writes.load(refs)).values()
-            found += [one.record for one in held if isinstance(one.record, TaskRecord)]
-        return found
 
 
 def _targets(task: TaskRecord, follows: Callable[[Edge], bool]) -> Iterable[str]:
     return (edge.target for edge in task.relationships if follows(edge))
+
+
+async def find_parent(ownership: Ownership, principal: Principal, task_id: str) -> Owned:
+    """A task of the caller that may get a child now.
+
+    Raises:
+        NotFound: no such task of the caller.
+        UnsupportedOperation: it has ended, or a task above it is being cancelled.
+        GraphLimit: it is too deep, or has its maximum of children.
+    """
+    found = await ownership.find(principal, task_id, None, hidden=True)
+    check_parent(found.record)
+    above = await check_above(ownership.writes, found.record)
+    check_depth(above + 1, PARENT_FIELD)
+    return found
+
+
+def check_parent(parent: TaskRecord) -> None:
+    """Raises UnsupportedOperation if a task takes no child (any more), GraphLimit if it has its maximum."""
+    if parent.status in ENDED:
+        raise UnsupportedOperation(
+            f"the parent task has ended: {parent.status}", status=parent.status
+        )
+    refuse_below_stopped(parent)
+    check_width(parent, "child", PARENT_FIELD)
 
 
 def _is_wait(edge: Edge) -> bool:

@@ -1,18 +1,19 @@
-"""Reads single tasks: the A2A Task, and the stored record."""
+"""Reads single tasks: the A2A Task, the stored record, and the earlier task that it continues (LT-13)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.control.lineage import read_source
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import NotFound
 from passerelle.core.events import show_unsequenced
 from passerelle.core.frozen import frozen
+from passerelle.core.ids import parse_facade
 from passerelle.core.read_models.blockers import find_blockers
+from passerelle.core.read_models.lineage import find_source, has_implicit_source, link_source
 from passerelle.core.read_models.spending import MOST_TASKS, TaskSpending, sum_spending
 from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import make_archived_event
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from passerelle.channels.task_follower import TaskFollower
     from passerelle.control.read_models import Models
     from passerelle.core.commands import GetRecord, GetTask
+    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Ownership
+    from passerelle.runtime.records.writes import Writes
 
 
 @frozen
@@ -126,3 +129,22 @@ class TaskReads:
         if not tree.attempts:
             return None
         return TaskSpending(sum_spending([record]), tree, partial=len(below) > MOST_TASKS)
+
+
+_LOOKED_AT: Final = 128
+"""Earlier tasks of a session searched for the source, newest first."""
+_CHUNK: Final = 8
+
+
+async def read_source(writes: Writes, log: EventLog, task: TaskRecord) -> TaskRecord:
+    """The task with its source. Nothing is read if no message led to it, or if the message names the source."""
+    if not has_implicit_source(task):
+        return task
+    parsed = [parse_facade(facade) for facade, _ in await log.read_session_tasks(task.session_id)]
+    names = sorted({one[0] for one in parsed if one and one[0] < task.task_id}, reverse=True)
+    for first in range(0, min(len(names), _LOOKED_AT), _CHUNK):
+        records = await writes.read_all(TaskRecord, names[first : first + _CHUNK])
+        source = find_source(task, [*records.values()])
+        if source is not None:
+            return link_source(task, source)
+    return task

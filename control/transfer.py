@@ -25,7 +25,7 @@ from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 from passerelle.webhooks.push_configs import forget_all
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class TaskTransfers:
             given = TaskGiven(task.id, new_owner.id, decision.version(task) + 1)
             return AppendOptions(targets=targets, idem=once.remember(to_bytes(given).decode()))
 
-        written = await writes.decide(record.session_id, [task, session], body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the task is being moved", "no")
+        written = await writes.change(record.session_id, [task, session], body)
         if written.repeated is not None:
             return _read_first(written.repeated)
         if not written.unchanged:

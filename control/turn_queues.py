@@ -18,11 +18,10 @@ from passerelle.core.errors import (
     Forbidden,
     NotCancelable,
     NotFound,
-    StoreUnavailable,
     WriteConflict,
 )
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.read_models.turn_queue import list_gated, list_queued
@@ -42,9 +41,9 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptRequest
 from passerelle.runtime.records.open_questions import load_questions
-from passerelle.runtime.records.ownership import Owned, hide_unread, may_read, may_see
+from passerelle.runtime.records.ownership import Owned, find_own, hide_unread, may_read, may_see
 from passerelle.runtime.records.waiting_turns import load_waiting
-from passerelle.runtime.records.writes import AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,11 +81,15 @@ class TurnQueues:
 
     async def read(self, principal: Principal, query: GetTurnQueue) -> JsonObject:
         """The waiting turns, in order. Raises NotFound: no such context of the caller."""
-        return to_wire(await self._render(principal, await self._find(principal, query.thread_id)))
+        return to_wire(
+            await self._render(
+                principal, await find_own(self.writes, ThreadRecord, principal, query.thread_id)
+            )
+        )
 
     async def set_policy(self, principal: Principal, command: SetQueuePolicy) -> TurnQueue:
         """Sets the policy for messages that arrive while the context is busy. Raises NotFound."""
-        thread = await self._find(principal, command.thread_id)
+        thread = await find_own(self.writes, ThreadRecord, principal, command.thread_id)
         if (thread.queue_policy or "parallel") != command.policy:
             order = await self.queues.list_waiting(thread.thread_id)
             changed = QueueChanged("policy", order, command.policy)
@@ -187,7 +190,7 @@ class TurnQueues:
         stored, record = held.fields.get(INTERRUPTS), held.record
         if stored is None or not waits_for_turn(record):
             return
-        thread = await self._find(principal, record.thread_id or "")
+        thread = await find_own(self.writes, ThreadRecord, principal, record.thread_id or "")
         if record.queued is not None and record.queued.promoted_ms is None:
             wanted = PromoteQueuedTurn(thread.thread_id, record.turn_id or "")
             await self.promote(principal, wanted)
@@ -239,35 +242,24 @@ class TurnQueues:
             return options
 
         refs = [ref] if task is None else [ref, task]
-        written = await self.writes.decide(thread.session_id, refs, body)
-        if not isinstance(written, Written):
-            raise StoreUnavailable("the queue could not be changed", "no")
+        written = await self.writes.change(thread.session_id, refs, body)
         stored = written.held[ref].record
         return stored if isinstance(stored, ThreadRecord) else thread
-
-    async def _find(self, principal: Principal, thread_id: str) -> ThreadRecord:
-        if read_shard(thread_id) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread_id)
-            thread = (await self.writes.load([ref]))[ref].record
-            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
-                return thread
-        raise NotFound("thread", thread_id)
 
     async def _find_turn(
         self, principal: Principal, command: PromoteQueuedTurn | RemoveQueuedTurn
     ) -> tuple[ThreadRecord, TaskRecord]:
-        thread = await self._find(principal, command.thread_id)
+        thread = await find_own(self.writes, ThreadRecord, principal, command.thread_id)
         for record in await self._list_all(thread):
             if record.turn_id == command.queued_turn_id and may_see(principal, record):
                 return thread, record
         # Its instance may have crashed before it was queued, and its due row is not due yet.
         opened = await self.writes.log.read_open(thread.session_id)
         names = [one for one in opened if one.startswith(_TASKS)]
-        for first in range(0, len(names), _AT_ONCE):
-            for record in await load_waiting(self.writes, names[first : first + _AT_ONCE]):
-                if record.turn_id == command.queued_turn_id and may_see(principal, record):
-                    await self.queues.enter(record)
-                    return thread, record
+        for record in await load_waiting(self.writes, names):
+            if record.turn_id == command.queued_turn_id and may_see(principal, record):
+                await self.queues.enter(record)
+                return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
 
     async def _list_all(self, thread: ThreadRecord) -> list[TaskRecord]:
@@ -289,17 +281,11 @@ class TurnQueues:
         opened = await self.writes.log.read_open(thread.session_id)
         if not any(one.startswith(_ACTIONS) for one in opened):
             return ()
-        refs = [EntityRef(EntityKind.TASK, one) for one in opened if one.startswith(_TASKS)]
-        found: list[TaskRecord] = []
-        for first in range(0, len(refs), _AT_ONCE):
-            held = await self.writes.load(refs[first : first + _AT_ONCE])
-            found += [
-                one.record
-                for one in held.values()
-                if isinstance(one.record, TaskRecord)
-                and one.record.thread_id == thread.thread_id
-                and may_read(principal, one.record)
-            ]
+        names = (one for one in opened if one.startswith(_TASKS))
+        tasks = (await self.writes.read_all(TaskRecord, names)).values()
+        found = [
+            one for one in tasks if one.thread_id == thread.thread_id and may_read(principal, one)
+        ]
         questions = await load_questions(self.writes, found)
         return list_gated(found, questions, principal.key)
 
@@ -311,5 +297,4 @@ def _cancel(record: TaskRecord, reason: str | None) -> CancelTask:
 
 _TASKS: Final = "task_"
 _ACTIONS: Final = "act_"
-_AT_ONCE: Final = 100
 _INTERRUPTED = "another message of its context goes first"

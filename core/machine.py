@@ -110,6 +110,9 @@ KINDS: Final[dict[EntityKind, RecordKind]] = {
     ),
 }
 
+KIND_OF: Final[dict[type[object], EntityKind]] = {row.record: kind for kind, row in KINDS.items()}
+"""The kind of the entities that a class of records belongs to."""
+
 
 def find_targets(event: Event) -> list[EntityRef]:
     """The entities whose records the event changes."""

@@ -27,9 +27,9 @@ from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.dependencies import Dependencies
 from passerelle.gateway.duties_proxy import DutiesProxy
 from passerelle.gateway.instance_work import make_instance_work
+from passerelle.gateway.oversight import describe_runtime
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.reverse.host import open_host
-from passerelle.gateway.runtime_state import describe_runtime
 from passerelle.gateway.settings.approvals import read_notifiers
 from passerelle.gateway.settings.section import read_output_terms
 from passerelle.gateway.settings.values import (
@@ -52,9 +52,8 @@ from passerelle.permission_bridge.devices.web_push import TIMEOUT_S as PUSH_TIME
 from passerelle.permission_bridge.governing.rulebook import RuleFollowing
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import SkewWatch
-from passerelle.runtime.common.durability_watch import DurabilityWatch
 from passerelle.runtime.common.memory_watch import MemoryWatch
-from passerelle.runtime.common.replica_watch import ReplicaWatch
+from passerelle.runtime.common.replica_watch import DurabilityWatch, ReplicaWatch
 from passerelle.runtime.common.signatures import Signer
 from passerelle.runtime.limits.costs import Spending
 from passerelle.runtime.limits.gate import Gate

@@ -44,9 +44,8 @@ from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.gateway.open_work import OpenWork
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import describe_skew
-from passerelle.runtime.common.durability_watch import describe_risks
 from passerelle.runtime.common.memory_watch import describe_memory
-from passerelle.runtime.common.replica_watch import describe_replicas
+from passerelle.runtime.common.replica_watch import describe_replicas, describe_risks
 from passerelle.runtime.common.signatures import make_jwks_route
 from passerelle.runtime.limits.gate import StreamSeats
 from passerelle.runtime.observability.logs import Requests

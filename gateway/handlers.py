@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from passerelle.control.archived_sessions import ArchivedSessions
+from passerelle.control.bulk import BulkChanges
 from passerelle.control.handlers import Handlers, without_key
+from passerelle.control.subtrees import Subtrees
 from passerelle.core.approval.requests import (
     GetAudit,
     ListMutes,
@@ -92,6 +94,7 @@ from passerelle.core.session.webhook_requests import (
     SetStreamWebhook,
 )
 from passerelle.core.subagent.requests import GetSubagent, GetSubagentEvents, ListSubagents
+from passerelle.core.task.bulk import ChangeTasks
 from passerelle.core.task.requests import (
     AppendTaskProgress,
     CompleteTask,
@@ -130,12 +133,12 @@ if TYPE_CHECKING:
     from passerelle.control.sessions import Sessions
     from passerelle.control.start import Starting
     from passerelle.control.subagents import SubagentReads
-    from passerelle.control.task_changes import TaskUpdates
+    from passerelle.control.task_changes import TaskChanges, TaskUpdates
     from passerelle.control.task_reads import TaskReads
     from passerelle.control.thread_contexts import ThreadContexts
     from passerelle.control.tool_inventory import ToolInventories
     from passerelle.control.transfer import TaskTransfers
-    from passerelle.core.commands import Result
+    from passerelle.core.commands import OtherCommand, Result
     from passerelle.core.principal import Principal
     from passerelle.core.read_models.capabilities import CapabilityPage
     from passerelle.core.wire.json import JsonObject
@@ -146,6 +149,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.answers.subjects import Subjects
     from passerelle.permission_bridge.answers.workers import WorkerApprovals
     from passerelle.permission_bridge.devices.devices import Devices
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.permission_bridge.governing.judgement import PolicyPreview
     from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
     from passerelle.runtime.records.task_lists import TaskLists
@@ -153,6 +157,7 @@ if TYPE_CHECKING:
     from passerelle.webhooks.dead_letters import DeadLetters
     from passerelle.webhooks.push_configs import PushConfigs
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
+
 
 C = TypeVar("C")
 
@@ -334,6 +339,26 @@ class LinkHandlers:
     ) -> PushConfigDeleted:
         await self.push_configs.delete(principal, command)
         return PushConfigDeleted()
+
+
+def register_bulk(
+    handlers: Handlers,
+    records: TaskLists,
+    governing: CommandGate,
+    changes: TaskChanges,
+    find_principal: Callable[[str, str], Principal | None],
+) -> Subtrees:
+    """Registers what changes many tasks: each goes through its command's handler, after the rules about commands."""
+
+    async def execute(principal: Principal, command: OtherCommand, idem: str | None) -> Result:
+        await governing.govern(principal, command)
+        return await handlers.execute(principal, command, idem)
+
+    handlers.on_command(ChangeTasks, BulkChanges(records, execute).change)
+    subtrees = Subtrees(changes, find_principal, execute)
+    for kind in (PauseTask, ResumeTask, RetryTask):
+        handlers.commands[kind] = subtrees.over(handlers.commands[kind])
+    return subtrees
 
 
 def _for_people(

@@ -10,12 +10,16 @@ from passerelle.control.overview import Overviews
 from passerelle.control.question_oversight import QuestionOversight
 from passerelle.core.commands import GetAction, ListActions
 from passerelle.core.oversight_requests import GetAgentHealth, GetOverview
+from passerelle.core.read_models.overview import RuntimeOverview
 
 if TYPE_CHECKING:
     from passerelle.control.handlers import Handlers
     from passerelle.delegation.runs.active_runs import ActiveRuns
+    from passerelle.gateway.agent_terms import AgentTerms
     from passerelle.gateway.dependencies import Dependencies
+    from passerelle.gateway.duties_proxy import DutiesProxy
     from passerelle.gateway.handlers import TaskHandlers
+    from passerelle.store.store import Store
 
 
 def register_oversight(
@@ -53,3 +57,19 @@ def register_oversight(
     )
     handlers.on_query(GetAgentHealth, health.read)
     return overviews, health
+
+
+def describe_runtime(store: Store, late: DutiesProxy, terms: AgentTerms) -> RuntimeOverview:
+    """Returns the overview without the relay's lag, which needs a request to the store."""
+    nodes, keeper = store.nodes.all, late.keeper
+    return RuntimeOverview(
+        instance=keeper.instance,
+        instances=len(keeper.awake),
+        shards_led=len(keeper.duties),
+        primaries=len(nodes),
+        replicated=sum(node.awaits_replicas for node in nodes),
+        replicas_missing=store.replicas.are_missing,
+        alone=len(store.replicas.alone),
+        memory_share=round(store.memory.fullest.share, 4),
+        config_fault=terms.fault,
+    )

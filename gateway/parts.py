@@ -50,9 +50,13 @@ from passerelle.delegation.runs.quota_waits import QuotaWaits
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
-from passerelle.gateway.bulk import register_bulk
 from passerelle.gateway.dependencies import CoreServices, make_core_services
-from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
+from passerelle.gateway.handlers import (
+    LinkHandlers,
+    PermissionHandlers,
+    TaskHandlers,
+    register_bulk,
+)
 from passerelle.gateway.link_parts import Notifying, make_link_handlers, make_notifying
 from passerelle.gateway.oversight import register_oversight
 from passerelle.gateway.schedules import ScheduleHandlers, make_schedules

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.control.job_reads import JobReads
+from passerelle.control.job_reads import JobReads, Results
 from passerelle.control.jobs import Jobs
-from passerelle.control.results import Results
 from passerelle.control.schedules import Schedules
 from passerelle.core.frozen import frozen
 from passerelle.core.job.requests import (

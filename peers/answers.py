@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.core.peer import Answered, Malformed, PeerOutcome, RefusedByPeer, Unknown
+from passerelle.core.wire.json import DEPTH_LIMIT, is_too_deep
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
-MAX_JSON_DEPTH: Final = 64
 OK: Final = int(HTTPStatus.OK)
 METHOD_NOT_FOUND: Final = -32601
 INTERNAL_ERROR: Final = -32603
@@ -58,28 +58,15 @@ def parse_json(raw: bytes) -> Json:
     """Parses JSON bytes.
 
     Raises:
-        NotJson: malformed, or nested deeper than ``MAX_JSON_DEPTH``.
+        NotJson: malformed, or nested deeper than ``DEPTH_LIMIT``.
     """
     try:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise NotJson(f"not JSON: {error.msg}") from None
-    # Counting brackets in C settles nearly every body without a recursive walk.
-    if raw.count(b"{") + raw.count(b"[") > MAX_JSON_DEPTH and _is_deeper(value):
-        raise NotJson(f"nested deeper than {MAX_JSON_DEPTH}")
+    if is_too_deep(raw, value):
+        raise NotJson(f"nested deeper than {DEPTH_LIMIT}")
     return value
-
-
-def _is_deeper(value: Json) -> bool:
-    level: list[Json] = [value]
-    for _ in range(MAX_JSON_DEPTH + 1):
-        inner = [item for item in level if isinstance(item, dict | list)]
-        if not inner:
-            return False
-        level = [
-            child for item in inner for child in (item.values() if isinstance(item, dict) else item)
-        ]
-    return True
 
 
 def read_envelope(raw: bytes, request_id: int | None, http_status: int = 200) -> PeerOutcome:

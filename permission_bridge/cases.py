@@ -13,6 +13,7 @@ from dataclasses import field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never, cast
 
+from passerelle.a2a_mapping.members import text_at
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import ActionKind, ActionType, Risk
@@ -175,11 +176,11 @@ def read_prompt(
         caller=caller,
         is_allowable=prompt.kind not in WORDS and offers_yes,
         card_hash=card_hash,
-        tool=_text(subject, "name"),
+        tool=text_at(subject, "name"),
         args=args if isinstance(args, dict) else {},
         command=_find_command(subject.get("command")),
-        path=_text(subject, "path"),
-        host=_text(subject, "host"),
+        path=text_at(subject, "path"),
+        host=text_at(subject, "host"),
     )
 
 
@@ -314,8 +315,3 @@ def _find_command(given: Json) -> CommandLine:
             return read_command([str(word) for word in given])
         case _:
             return _NO_COMMAND
-
-
-def _text(subject: JsonObject, name: str) -> str:
-    found = subject.get(name)
-    return found if isinstance(found, str) else ""

@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import orjson
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.wire.json import DEPTH_LIMIT, is_too_deep
 from passerelle.protocol.frame_codec import FrameCodec
-from passerelle.protocol.frames import (
-    SERVER_ONLY_TYPES,
-    ClientFrame,
-    Failure,
-    Refusal,
-    ServerFrame,
-)
+from passerelle.protocol.frames import SERVER_ONLY_TYPES, ClientFrame, Failure, Refusal, ServerFrame
 from passerelle.protocol.members import NAME, ObjectValue
-from passerelle.protocol.nesting import DEPTH_LIMIT, is_too_deep, may_be_too_deep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +62,7 @@ def decode_client(frame: bytes) -> ClientFrame | Refusal | Failure:
         members = _read_object(frame)
     except InvalidInput as error:
         return Refusal("malformed", str(error), fatal=True)
-    if may_be_too_deep(frame) and is_too_deep(members):
+    if is_too_deep(frame, members):
         reason = f"nested deeper than {DEPTH_LIMIT} levels"
         return _refuse_member(members, InvalidInput("frame", reason))
     kind = members.get("t")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import derive_shard
+from passerelle.core.ids import Shard, derive_shard
 from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered, AgentServed
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -17,15 +17,16 @@ from passerelle.store.replies import as_hash, as_int, as_ms, as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from passerelle.core.ids import Shard
     from passerelle.core.ports.agents import AgentUpdate
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
+
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 _WAITING_MS: Final = 24 * 3600 * 1000
+_REPORT_MS: Final = 60_000
 _REGISTERED: Final = re.compile(r"r ([!-~]+) ([0-9]+) ([01])")
 _OFFERED: Final = re.compile(r"o ([!-~]+) ([!-~]+)")
 _CANCELLED: Final = re.compile(r"c ([!-~]+)")
@@ -164,3 +165,24 @@ def _parse(text: str) -> AgentUpdate | None:
 
 def _place(agent: str) -> Shard:
     return derive_shard("agent", agent)
+
+
+class RedisAgentReports:
+    """``core.ports.agents.AgentReports``. All raise StoreUnavailable where the store does not answer."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def put(self, instance: str, report: bytes) -> None:
+        """Replaces the instance's report; it expires after ``_REPORT_MS``."""
+        name = keys.agent_report(Shard(0), instance)
+        await self._nodes.update(Shard(0), pack("SET", name, report, "PX", _REPORT_MS))
+
+    async def read(self, instances: Sequence[str]) -> Mapping[str, bytes]:
+        """The reports of these instances, in one round trip; instances without a report are missing."""
+        if not instances:
+            return {}
+        commands = [pack("GET", keys.agent_report(Shard(0), one)) for one in instances]
+        found = await self._nodes.query_all(Shard(0), *commands)
+        said = zip(instances, found, strict=True)
+        return {name: report for name, report in said if isinstance(report, bytes)}

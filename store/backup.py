@@ -22,6 +22,7 @@ import orjson
 
 from passerelle.core.errors import InvalidInput, StoreUnavailable
 from passerelle.core.wire.times import format_ms
+from passerelle.store.blobs import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,7 +129,7 @@ class Backup:
 
     def _finish(self) -> None:
         for folder in {(self.target / name).parent for name in self.files}:
-            _sync_folder(folder)
+            sync_directory(folder)
         lines = "".join(f"{one.sha256}  {name}\n" for name, one in self.files.items()).encode()
         _write_file(self.target / MANIFEST, lines)
         head = {
@@ -159,10 +160,10 @@ def restore_backup(source: Path, data_dir: Path) -> int:
         for name, digest in named.items():
             _restore_file(source, fresh, name, digest)
         for folder in {(fresh / name).parent for name in named} | {fresh}:
-            _sync_folder(folder)
+            sync_directory(folder)
         # Replaces an empty directory, too.
         fresh.rename(data_dir)
-        _sync_folder(data_dir.parent)
+        sync_directory(data_dir.parent)
     except OSError as error:
         reason = f"{data_dir} cannot be made: {error.strerror or error}"
         raise InvalidInput("data_dir", reason) from None
@@ -231,15 +232,7 @@ def _write_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.rename(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 def _is_transient(path: Path) -> bool:

@@ -179,7 +179,7 @@ def _write_whole(path: Path, pieces: Iterable[bytes]) -> None:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _read(path: Path, start: int, size: int) -> bytes:
@@ -190,7 +190,8 @@ def _read(path: Path, start: int, size: int) -> bytes:
         os.close(descriptor)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Makes the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

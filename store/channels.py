@@ -18,11 +18,11 @@ from passerelle.core.ports.channels import (
     HelloRecorded,
     OwnerForgotten,
     PendingLink,
+    Presence,
     PresenceChanged,
     PresentDevice,
 )
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.session.presence import Presence
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import SHARDS, Shard
-from passerelle.core.ports.due import ClaimedRows, DueRow
-from passerelle.core.ports.shard_poll import ShardHeads
+from passerelle.core.ports.due import ClaimedRows, DueRow, ShardHeads
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_int, as_text, as_texts

@@ -20,6 +20,7 @@ from passerelle.core.ports.projections import (
     NoteRow,
     RelayPosition,
     Taken,
+    order_feed_id,
 )
 from passerelle.core.read_models.list_rows import note_row
 from passerelle.store import keys
@@ -118,7 +119,7 @@ class RedisProjections:
         [dropped] = await self._ask(shard, pack("HGET", keys.meta(shard), _DROPPED))
         if not isinstance(dropped, bytes):
             return True
-        return _order(feed_id or "0-0") >= _order(dropped.decode())
+        return order_feed_id(feed_id or "0-0") >= order_feed_id(dropped.decode())
 
     async def advance(
         self,
@@ -171,9 +172,9 @@ class RedisProjections:
         name = _MARK + consumer
         epoch = fields.get("epoch", b"0").decode()
         stored = fields.get(name, b"").decode()
-        if stored.partition(".")[0] == epoch and _order(stored.partition(".")[2]) >= _order(
-            feed_id
-        ):
+        if stored.partition(".")[0] == epoch and order_feed_id(
+            stored.partition(".")[2]
+        ) >= order_feed_id(feed_id):
             return
         values = [f"{epoch}.{feed_id}"]
         for target, mark in taken.items():
@@ -184,7 +185,7 @@ class RedisProjections:
             for field, value in fields.items()
             if field.startswith(_MARK) and field != name
         ]
-        await self._trim_feed(shard, min((feed_id, *others), key=_order))
+        await self._trim_feed(shard, min((feed_id, *others), key=order_feed_id))
 
     async def _read_marks(self, shard: Shard) -> dict[str, bytes]:
         [reply] = await self._ask(shard, pack("HGETALL", keys.meta(shard)))
@@ -308,7 +309,9 @@ class RedisProjections:
         if now_s - self._trimmed_at.get(shard, -_TRIM_EVERY_S) < _TRIM_EVERY_S:
             return
         self._trimmed_at[shard] = now_s
-        low = _order(feed_id)[0] - await self._find_reach_ms(shard, _order(feed_id)[0])
+        low = order_feed_id(feed_id)[0] - await self._find_reach_ms(
+            shard, order_feed_id(feed_id)[0]
+        )
         lowest = f"{max(low, 0)}-0"
         trim = pack("XTRIM", keys.feed(shard), "MINID", lowest)
         if await self._update(shard, trim):
@@ -323,7 +326,7 @@ class RedisProjections:
         rows = as_int(count)
         if rows <= KEEP_ROWS:
             return KEEP_BEHIND_MS
-        first_ms = _order(as_entry_rows(oldest)[0][0].decode())[0]
+        first_ms = order_feed_id(as_entry_rows(oldest)[0][0].decode())[0]
         return min(max((mark_ms - first_ms) * KEEP_ROWS // rows, KEEP_AT_LEAST_MS), KEEP_BEHIND_MS)
 
 
@@ -387,9 +390,3 @@ def _entry(
 def _read_taken(text: str) -> Taken:
     mark, _, epoch = text.partition(" ")
     return Taken(mark, int(epoch))
-
-
-def _order(feed_id: str) -> tuple[int, int]:
-    """Ids compare as pairs of numbers, not as text."""
-    milliseconds, _, count = feed_id.partition("-")
-    return int(milliseconds or 0), int(count or 0)

@@ -17,8 +17,7 @@ from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
-from passerelle.store.agent_reports import RedisAgentReports
-from passerelle.store.agents import RedisAgents
+from passerelle.store.agents import RedisAgentReports, RedisAgents
 from passerelle.store.archive.archiver import Archiver
 from passerelle.store.archive.ended_sessions import EndedSessions
 from passerelle.store.archive.forgetting import Forgetting

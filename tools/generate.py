@@ -6,6 +6,7 @@ bytes on every machine.
 """
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,6 @@ from tools.difference_docs import render_differences
 from tools.error_docs import render_error_codes
 from tools.event_docs import render_events
 from tools.event_schema import render_event_schema
-from tools.evidence_docs import render_hash
 from tools.http_docs import render_http
 from tools.machine_docs import render_state_machine
 from tools.settings_docs import render_settings
@@ -31,6 +31,14 @@ from tools.table_docs import render_tables
 from tools.threat_docs import render_threats
 
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = "check_evidence.py"
+
+
+def render_hash() -> str:
+    """The SHA-256 of the program that checks evidence, and its name, as ``sha256sum -c`` reads them."""
+    content = (ROOT / "cli" / PROGRAM).read_bytes()
+    return f"{hashlib.sha256(content).hexdigest()}  {PROGRAM}\n"
+
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "clients/js/src/frames.d.ts": render_types,

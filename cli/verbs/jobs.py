@@ -25,8 +25,7 @@ from passerelle.cli.verbs.verb import (
     print_now,
 )
 from passerelle.core.errors import InvalidInput
-from passerelle.core.wire.counts import format_count
-from passerelle.core.wire.display import escape_text
+from passerelle.core.wire.display import escape_text, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import typer
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.cli.verbs.table_layout import format_age, read_now_ms
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_fields
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from passerelle.cli.settings_flags import (
-    ConfigFlag,
-    DataDirFlag,
-    RedisUrlFlag,
-    load,
-    name_sources,
-)
-from passerelle.cli.verbs.owner_notice import show_owner
+from passerelle.cli.settings_flags import ConfigFlag, DataDirFlag, RedisUrlFlag, load, name_sources
 from passerelle.cli.verbs.verb import make_group
 from passerelle.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from passerelle.runtime.common.secret import Secret
+
 
 owner_token: Final = make_group("The owner token: rotate.", "token rotate", name="token")
 
@@ -50,3 +49,9 @@ def rotate(
 @owner_token.callback()
 def _group_token() -> None:
     """The owner token: rotate."""
+
+
+def show_owner(token: Secret, path: Path) -> None:
+    """Prints the token and the file that stores it."""
+    print(f"owner token, shown this once and kept in {path}:", flush=True)
+    print(f"  {token.get_secret_value()}", flush=True)

@@ -147,7 +147,7 @@ def _add_agents(sources: Sources, urls: dict[str, str]) -> Sources:
 
 def _compose_service(sources: Sources, settings: Settings) -> Coroutine[None, None, None]:
     from passerelle.cli.verbs.announcement import Announcement
-    from passerelle.cli.verbs.owner_notice import show_owner
+    from passerelle.cli.verbs.owner_token import show_owner
     from passerelle.runtime.observability.logs import configure_logs
 
     configure_logs(settings.log_level, settings.log_format)

@@ -1,4 +1,4 @@
-"""Agents that dial in, and the notifications to the instances that serve them."""
+"""Agents that dial in, the notifications to the instances that serve them, and what instances report of agents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @frozen
@@ -91,4 +91,16 @@ class DialedInAgents(Protocol):
 
     async def ignore(self, agent: str) -> None:
         """Ends ``listen``."""
+        ...
+
+
+class AgentReports(Protocol):
+    """Keeps one report per instance for a limited time. Raises StoreUnavailable if the store does not answer."""
+
+    async def put(self, instance: str, report: bytes) -> None:
+        """Replaces the last report of the instance."""
+        ...
+
+    async def read(self, instances: Sequence[str]) -> Mapping[str, bytes]:
+        """The current reports of these instances; an instance without a report is left out."""
         ...

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from passerelle.core.frozen import frozen
+from passerelle.core.vocabulary import PresenceState
+from passerelle.core.wire.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -12,7 +14,17 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ports.due import DueRow
     from passerelle.core.ports.log import StreamRef
-    from passerelle.core.session.presence import Presence
+
+
+@record
+class Presence:
+    """The last presence of one connection. ``focus`` are the viewed streams, by channel name."""
+
+    channel_id: str
+    device: str
+    tab: str | None
+    state: PresenceState
+    focus: tuple[str, ...] = ()
 
 
 AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_ahead"]

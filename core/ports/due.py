@@ -1,4 +1,4 @@
-"""Port for due rows: claimed at their time, handled and settled."""
+"""Ports for due rows: claimed at their time, handled and settled; and to poll many shards for new ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from passerelle.core.errors import StoreUnavailable
     from passerelle.core.ids import Shard
 
 
@@ -50,4 +51,28 @@ class DueRows(Protocol):
         self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
     ) -> ClaimedRows:
         """Claims up to ``limit`` due rows, and any number of lease rows; none that begins with ``skip_prefix``."""
+        ...
+
+
+@frozen
+class ShardHeads:
+    """The first due row of a shard with its time, and the newest row of its feed; empty if there is none.
+
+    Two equal values mean that no new work has appeared in between.
+    """
+
+    due: tuple[bytes, ...]
+    feed: bytes
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the first row is due, by the clock of the shard's primary; None: there is no row."""
+        return int(float(self.due[1])) if self.due else None
+
+
+class ShardPoll(Protocol):
+    """Reads the heads of many shards together."""
+
+    async def read_heads(self, shards: Sequence[Shard]) -> list[ShardHeads | StoreUnavailable]:
+        """The heads of each shard in the order asked for, in one exchange with each node; failures are values."""
         ...

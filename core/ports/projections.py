@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import ClosingState
 
 
+def order_feed_id(feed_id: str) -> tuple[int, int]:
+    """A feed id as a pair of numbers: as texts, ids do not sort."""
+    milliseconds, _, count = feed_id.partition("-")
+    return int(milliseconds or 0), int(count or 0)
+
+
 @value
 class FeedRow:
     """A session got events ``first`` to ``last``; ``id`` orders the rows of a shard.

@@ -1,7 +1,7 @@
-"""Packets: inputs and results of tasks in one form, for readers that process them in order (MK-34).
+"""Packets and messages: inputs and results of tasks (MK-34), and a thread as messages to and from agents (MK-33).
 
-A packet is derived from a stored event and its task; nothing is stored for it. Its ``id`` is derived from its subject:
-two with one id are the same packet.
+Both are derived from a stored event; nothing is stored for them. The ``id`` is derived from the subject: two with one
+id are the same, so a reader that writes them to a file can skip repeats.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.events import Event
     from passerelle.core.task.record import Attempt, TaskRecord
+
 
 TEXT_LIMIT: Final = 65_536
 """Characters of input or output in a packet; the task has all of it."""
@@ -159,3 +160,29 @@ def _show_usage(run: Attempt | None) -> ResultUsage | None:
     if cost is None:
         return None
     return ResultUsage(cost.amount_micros, cost.currency, cost.input_tokens, cost.output_tokens)
+
+
+MESSAGE: Final = "packet.message"
+"""The event type in a stream of messages."""
+
+Speaker: TypeAlias = Literal["user", "assistant", "system"]
+"""A2A's roles ``user`` and ``agent`` are the first two; notices of the gateway are ``system``."""
+
+
+@record
+class HistoryMessage:
+    """One message. ``quote`` are the tasks that it refers to; ``elapsed_ms`` counts from the first run of its task."""
+
+    id: str
+    role: Speaker
+    text: str
+    created_at: str
+    thread_id: str
+    cursor: str
+    task_id: str | None = None
+    agent: str | None = None
+    usage: ResultUsage | None = None
+    elapsed_ms: int | None = None
+    quote: tuple[str, ...] | None = None
+    cut: Literal[True] | None = None
+    """Whether the text was cut."""

@@ -1,4 +1,4 @@
-r"""Escapes foreign text for display: characters that control a terminal, change direction or are invisible.
+r"""Formats text for people: counts, and foreign text with every character escaped that is unsafe or invisible.
 
 Control characters, ANSI sequences, zero-width, bidirectional and other invisible characters become ``\u{202e}``.
 Escaping is idempotent. Nothing is cut here: a caller that cuts must show it.
@@ -70,3 +70,8 @@ def _escape(letter: str) -> str:
     if letter in _INVISIBLE or unicodedata.category(letter) in _UNSAFE:
         return f"\\u{{{ord(letter):x}}}"
     return letter
+
+
+def format_count(count: int, one: str, several: str | None = None) -> str:
+    """``1 task``, ``2,000 tasks``; ``several`` is the plural if it is not formed with an s."""
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"

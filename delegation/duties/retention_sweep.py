@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.delegation.duties.failure_log import log_failures
 from passerelle.store.archive.ended_tasks import list_tasks
-from passerelle.store.archive.forget_terms import ForgetTerms
 from passerelle.store.archive.session_survey import SessionChoice
+from passerelle.store.archive.terms import ForgetTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable

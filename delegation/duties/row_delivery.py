@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.ids import Shard, shard_of
-from passerelle.core.ports.projections import Behind, IndexRow, ProjectionRow, Taken
+from passerelle.core.ports.projections import Behind, IndexRow, ProjectionRow, Taken, order_feed_id
 from passerelle.runtime.common.concurrency import join_all
 
 if TYPE_CHECKING:
@@ -156,12 +156,6 @@ def is_behind(has: str, known: str) -> bool:
     if not has or int(epoch) < int(known_epoch):
         return True
     return epoch == known_epoch and order_feed_id(feed_id) < order_feed_id(known_id)
-
-
-def order_feed_id(feed_id: str) -> tuple[int, int]:
-    """Feed ids compare as pairs of numbers, not as text."""
-    milliseconds, _, count = feed_id.partition("-")
-    return int(milliseconds or 0), int(count or 0)
 
 
 def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[RowBatch]]:

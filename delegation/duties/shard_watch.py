@@ -17,7 +17,7 @@ from passerelle.runtime.common.beat import sleep_until_beat
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.shard_poll import ShardHeads, ShardPoll
+    from passerelle.core.ports.due import ShardHeads, ShardPoll
 
 _ALONE_S: Final = 5.0
 """Seconds between polls while no other instance lives: writes of an operator's command are seen this late."""

@@ -67,7 +67,7 @@ class TenantNotes:
         """The key of each task's tenant, by the name under which the task is listed."""
         named = {name: parsed[0] for name in notes if (parsed := parse_facade(name)) is not None}
         refs = [EntityRef(EntityKind.TASK, task) for task in dict.fromkeys(named.values())]
-        loaded = await self.facts.load(refs) if refs else []
+        loaded = await self.facts.load(refs)
         read = {one.ref.id: self.read(source, one) for one in loaded}
         records = {name: read[task] for name, task in named.items()}
         return {

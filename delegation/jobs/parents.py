@@ -7,13 +7,12 @@ instance completes what is missing. A task that has ended meanwhile takes no job
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
-from passerelle.core.ids import read_shard
 from passerelle.core.job import machine
 from passerelle.core.job.item_name import JOB
 from passerelle.core.job.machine import LIVE, JobStatus, StopJob
@@ -21,6 +20,7 @@ from passerelle.core.payloads.task import TaskDelegated, TaskDependencyUpdated
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LinkTask
+from passerelle.core.task.folds.relations import find_edge
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.delegation.runs.limits import GATEWAY
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.facts import EdgeStatus
     from passerelle.core.job.machine import JobState
-    from passerelle.core.task.record import Edge
     from passerelle.runtime.records.writes import Writes
-
-_AT_ONCE: Final = 64
-"""Records per read."""
 
 
 def name_row(job_id: str) -> str:
@@ -82,7 +78,7 @@ async def update_parent(writes: Writes, job_id: str, owner: str, state: JobState
 
 def _is_up_to_date(parent: TaskRecord, job_id: str, state: JobState) -> bool:
     """Whether the parent's edge shows the job's state; the edge of an archived task is never changed."""
-    edge = _find(parent, job_id)
+    edge = find_edge(parent, job_id)
     return edge is not None and (
         parent.status is Status.ARCHIVED or edge.status == _find_edge_status(state)
     )
@@ -116,7 +112,7 @@ async def _update_edge(
 
 
 def _decide(parent: TaskRecord, job_id: str, state: JobState) -> list[Fact]:
-    edge = _find(parent, job_id)
+    edge = find_edge(parent, job_id)
     if edge is None:
         if parent.status in ENDED:
             raise UnsupportedOperation(f"the parent task has ended: {parent.status}")
@@ -127,10 +123,6 @@ def _decide(parent: TaskRecord, job_id: str, state: JobState) -> list[Fact]:
         job_id, "child", job_id, _find_edge_status(state), edge.status, reason
     )
     return tasks.decide(parent, LinkTask(changed))
-
-
-def _find(parent: TaskRecord, job_id: str) -> Edge | None:
-    return next((edge for edge in parent.relationships if edge.edge_id == job_id), None)
 
 
 async def stop_job(writes: Writes, ref: EntityRef, command: StopJob) -> None:
@@ -150,19 +142,13 @@ async def stop_job(writes: Writes, ref: EntityRef, command: StopJob) -> None:
 async def list_live(writes: Writes, tasks_above: Iterable[TaskRecord]) -> list[EntityRef]:
     """The live jobs that these tasks have delegated."""
     parents = {job: task for task in tasks_above for job in task.jobs}
-    refs = [EntityRef(EntityKind.SESSION, job) for job in parents if read_shard(job) is not None]
-    found = list[EntityRef]()
-    for first in range(0, len(refs), _AT_ONCE):
-        held = await writes.load(refs[first : first + _AT_ONCE])
-        found += [ref for ref, one in held.items() if _is_below(one, parents[ref.id])]
-    return found
+    jobs = (await writes.read_all(SessionRecord, parents)).items()
+    return [EntityRef(EntityKind.SESSION, job) for job, one in jobs if _is_below(one, parents[job])]
 
 
-def _is_below(held: Held, parent: TaskRecord) -> bool:
-    record = held.record
+def _is_below(record: SessionRecord, parent: TaskRecord) -> bool:
     return (
-        isinstance(record, SessionRecord)
-        and record.owner == parent.owner
+        record.owner == parent.owner
         and record.job is not None
         and record.job.status in LIVE
         and record.job.parent == parent.task_id

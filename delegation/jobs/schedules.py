@@ -117,10 +117,9 @@ class ScheduleRunner:
 
     async def _list_running(self, state: ScheduleState) -> list[TaskRecord]:
         """The tasks of its recent runs that have not ended."""
-        refs = [EntityRef(EntityKind.TASK, run.task_id) for run in state.recent if run.task_id]
-        held = await self.writes.load(refs) if refs else {}
-        records = (one.record for one in held.values())
-        return [one for one in records if isinstance(one, TaskRecord) and one.status not in ENDED]
+        names = (run.task_id for run in state.recent if run.task_id)
+        tasks = await self.writes.read_all(TaskRecord, names)
+        return [one for one in tasks.values() if one.status not in ENDED]
 
     async def _judge(
         self, ref: EntityRef, row: DueRow, now_ms: int, *, busy: bool

@@ -320,9 +320,8 @@ class AgentQueues:
         return True
 
     async def _is_busy(self, thread_id: str) -> bool:
-        ref = EntityRef(EntityKind.THREAD, thread_id)
-        thread = (await self.attempts.dispatch.writes.load([ref]))[ref].record
-        return isinstance(thread, ThreadRecord) and bool(thread.active_turns)
+        thread = await self.attempts.dispatch.writes.read(ThreadRecord, thread_id)
+        return thread is not None and bool(thread.active_turns)
 
     async def _start_turn(self, record: TaskRecord, thread_id: str, others: list[str]) -> bool:
         """Whether the first turn of a context has left its queue; ``others`` are the tasks behind it."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.replies import read_task_id
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import encode_base32, read_shard
@@ -99,9 +98,8 @@ class Callbacks:
             return None
         if not any(_is_same(token or "", known.token) for token in tokens):
             return None
-        ref = EntityRef(EntityKind.TASK, known.task)
-        record = (await self.writes.load([ref]))[ref].record
-        if not isinstance(record, TaskRecord) or record.run is None or record.run.run_id != run:
+        record = await self.writes.read(TaskRecord, known.task)
+        if record is None or record.run is None or record.run.run_id != run:
             return None
         remote, named = record.run.remote_task_id, read_task_id(body)
         # Before the peer's answer its task id is unknown; the call may be faster.

@@ -26,7 +26,6 @@ from passerelle.core.approval.commands import OpenAction
 from passerelle.core.approval.guards import MAX_LIFETIME_MS
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.events import Fact
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id, parse_facade
@@ -180,13 +179,12 @@ async def _find(active: ActiveRun, message: JsonObject, name: str) -> tuple[Arti
     listed = await writes.log.read_session_tasks(record.session_id)
     parsed = (parse_facade(facade) for facade, _ in listed)
     ids = sorted({one[0] for one in parsed if one and one[0] < record.task_id}, reverse=True)
-    refs = [EntityRef(EntityKind.TASK, one) for one in ids[:MOST_LOOKED_AT]]
-    held = await writes.load(refs) if refs else {}
+    tasks = await writes.read_all(TaskRecord, ids[:MOST_LOOKED_AT])
     contents = active.deps.references.contents
     earlier = [
         await contents.name_artifacts(one)
-        for ref in refs
-        if isinstance(one := held[ref].record, TaskRecord) and one.thread_id == record.thread_id
+        for one in tasks.values()
+        if one.thread_id == record.thread_id
     ]
     referenced = {one[0] for one in map(parse_facade, texts_at(message, "referenceTaskIds")) if one}
     after = {edge.target for edge in record.relationships if edge.kind == _BLOCKED_BY}

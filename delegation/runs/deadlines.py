@@ -15,7 +15,6 @@ from passerelle.core.approval.commands import Escalate, FailReturn
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import UnsupportedOperation
-from passerelle.core.ids import read_shard
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, UNDRIVEN
@@ -127,7 +126,7 @@ class Deadlines:
 
     async def on_expire(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``expire:<action>``: a question has expired; a timeout never allows."""
-        action = await self._find_action(row.entity)
+        action = await self.writes.read(ActionRecord, row.entity)
         if action is None or not action.is_open:
             await self.drop(shard, row)
             return
@@ -142,7 +141,7 @@ class Deadlines:
 
     async def on_mint(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``mint:<action>``: a grant that an "always" answer creates."""
-        action = await self._find_action(row.entity)
+        action = await self.writes.read(ActionRecord, row.entity)
         if action is not None:
             await self.granting.mint(action)
         await self.drop(shard, row)
@@ -150,7 +149,7 @@ class Deadlines:
     async def on_escalate(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``escalate:<action>:<step>``: there is no decision yet, so more approvers are added."""
         step = row.member.rpartition(":")[2]
-        action = await self._find_action(row.entity)
+        action = await self.writes.read(ActionRecord, row.entity)
         if action is None or not action.is_open or not step.isdecimal() or int(step) <= action.step:
             await self.drop(shard, row)
             return
@@ -158,7 +157,7 @@ class Deadlines:
 
     async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""
-        action = await self._find_action(row.entity)
+        action = await self.writes.read(ActionRecord, row.entity)
         is_pending = action is not None and action.return_state in {"owed", "returning"}
         if action is None or not is_pending:
             await self.drop(shard, row)
@@ -175,13 +174,6 @@ class Deadlines:
     async def _is_over(self, task_id: str) -> bool:
         record = await self.dispatch.read_task(task_id)
         return record is None or record.status in ENDED
-
-    async def _find_action(self, action_id: str) -> ActionRecord | None:
-        if read_shard(action_id) is None:
-            return None
-        ref = EntityRef(EntityKind.ACTION, action_id)
-        record = (await self.writes.load([ref]))[ref].record
-        return record if isinstance(record, ActionRecord) else None
 
 
 async def _run_stop_hooks(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:

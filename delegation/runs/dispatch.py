@@ -357,11 +357,7 @@ class Dispatch:
 
     async def read_task(self, task_id: str) -> TaskRecord | None:
         """A stored task; None if no task has that id."""
-        if read_shard(task_id) is None:
-            return None
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.writes.load([ref]))[ref].record
-        return record if isinstance(record, TaskRecord) else None
+        return await self.writes.read(TaskRecord, task_id)
 
     def note_caller(self, principal: Principal) -> None:
         """Notes a request of a caller: runs with a high volume yield to callers with a low one."""

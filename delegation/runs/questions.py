@@ -25,9 +25,9 @@ from passerelle.core.frozen import frozen
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import WaitFor
 from passerelle.core.task.status import WAITING, Status
-from passerelle.core.task.waiting import make_waiting
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, find_action
 from passerelle.delegation.runs.observation import relabel_for
+from passerelle.delegation.runs.remarks import make_waiting
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.grants import make_offer

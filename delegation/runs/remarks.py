@@ -6,7 +6,7 @@ that streams show it too, and it ends the turn of the message that it is about.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.a2a_mapping.content import is_remark, make_remark
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
@@ -14,13 +14,13 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import SUBMITTED
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
-from passerelle.core.payloads.task import TaskBlocked
+from passerelle.core.payloads.task import TaskBlocked, TaskWaiting
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import EndTurn, ThreadRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import WaitFor
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.task.waiting import make_waiting
+from passerelle.core.task.status import Status
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from passerelle.core.events import Fact
     from passerelle.core.wire.json import Json, JsonObject
 
+
+WaitKind: TypeAlias = Literal["input", "permission", "resource"]
+_KINDS: Final[dict[Status, WaitKind]] = {
+    Status.WAITING_PERMISSION: "permission",
+    Status.WAITING_RESOURCE: "resource",
+}
 _SHOWN: Final = 3
 
 
@@ -105,4 +111,18 @@ def _name_deciders(approval: ActionRecord) -> str:
     shown = ", ".join(named[:_SHOWN])
     return (
         f"{shown} to decide" if len(named) <= _SHOWN else f"{len(named)} people, {shown} among them"
+    )
+
+
+def make_waiting(
+    status: Status, actions: tuple[str, ...], native_status: str | None, reason: str | None = None
+) -> TaskWaiting:
+    """The wait of a task whose agent asks something. A missing resource is always a credential."""
+    return TaskWaiting(
+        waiting_for=_KINDS.get(status, "input"),
+        status=status,
+        reason=reason,
+        action_ids=actions,
+        native_status=native_status,
+        resource="credential" if status is Status.WAITING_RESOURCE else None,
     )

@@ -171,9 +171,7 @@ class RunFactory:
         sources.discard(TaskId(record.task_id))
         if not sources:
             return {}
-        refs = [EntityRef(EntityKind.TASK, one) for one in sorted(sources)]
-        held = (await self.writes.load(refs)).values()
-        return list_standing(one.record for one in held if isinstance(one.record, TaskRecord))
+        return list_standing((await self.writes.read_all(TaskRecord, sorted(sources))).values())
 
     def _draw_chance(self) -> float:
         return self.writes.ids.draw(_CHANCE_BITS) / _CHANCES

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.send_match import Sent, find_task
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
@@ -207,12 +206,9 @@ async def _list_records(active: ActiveRun) -> list[TaskRecord]:
     """
     writes, session = active.run.writes, active.run.record.session_id
     stream, after = StreamRef(StreamKind.SESSION, session), 0
-    refs: list[EntityRef] = []
+    names: list[str] = []
     while entries := await writes.log.read_page(stream, after):
-        for entry in entries:
-            if entry.type == EventType.TASK_CREATED:
-                task_id = decode_event(entry.data).fact.scope.task_id
-                refs.append(EntityRef(EntityKind.TASK, task_id or ""))
+        created = (entry for entry in entries if entry.type == EventType.TASK_CREATED)
+        names += (decode_event(entry.data).fact.scope.task_id or "" for entry in created)
         after = entries[-1].sequence
-    held = await writes.load(refs)
-    return [one.record for one in held.values() if isinstance(one.record, TaskRecord)]
+    return [*(await writes.read_all(TaskRecord, names)).values()]

@@ -27,8 +27,8 @@ def _export(kind: BundleKind, summary: str) -> MethodRow:
         summary,
         _AUDIT,
         ExportParams,
-        lambda params, _: ExportBundle(kind, params),
         BundleExported,
+        read=lambda params, _: ExportBundle(kind, params),
     )
 
 
@@ -41,7 +41,6 @@ EVIDENCE_ROWS: Final[Sequence[MethodRow]] = (
         "A bundle as it was exported, part by part",
         _AUDIT,
         GetBundle,
-        lambda params, _: params,
         model=BundleContent,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from passerelle.core.job.requests import (
     CancelJob,
@@ -21,34 +21,25 @@ from passerelle.gateway.rpc.forms import JobResultsParams
 from passerelle.gateway.rpc.paging import choose_position, choose_size
 from passerelle.runtime.common.calls import MethodRow
 
-
-def _row(
-    name: str,
-    summary: str,
-    scope: AccessScope,
-    params: type[Any],
-    result: type[Any] | None = None,
-    model: type[Any] | None = None,
-) -> MethodRow:
-    return MethodRow(name, summary, (scope,), params, lambda given, _: given, result, model=model)
-
+_READ: Final = (AccessScope.READ_TASKS,)
+_WRITE: Final = (AccessScope.WRITE_TASKS,)
 
 JOB_ROWS: Final[Sequence[MethodRow]] = (
-    _row(
+    MethodRow(
         "submit_job",
         "Start a task for each of many inputs, or for each of many agents",
-        AccessScope.CALL,
+        (AccessScope.CALL,),
         SubmitJob,
         JobChanged,
     ),
-    _row("list_jobs", "The jobs of the caller, the newest first", AccessScope.READ_TASKS, ListJobs),
-    _row("get_job", "A job and its progress", AccessScope.READ_TASKS, GetJob, model=JobModel),
+    MethodRow("list_jobs", "The jobs of the caller, the newest first", _READ, ListJobs),
+    MethodRow("get_job", "A job and its progress", _READ, GetJob, model=JobModel),
     MethodRow(
         "get_job_results",
         "The items of a job, each with its state, attempts, task and result",
-        (AccessScope.READ_TASKS,),
+        _READ,
         JobResultsParams,
-        lambda given, _: GetJobResults(
+        read=lambda given, _: GetJobResults(
             given.job_id,
             choose_position(given.page_token, given.after),
             choose_size(given.page_size, given.limit, 50),
@@ -56,17 +47,17 @@ JOB_ROWS: Final[Sequence[MethodRow]] = (
         ),
         model=JobResults,
     ),
-    _row(
+    MethodRow(
         "cancel_job",
         "Cancel a job: stop running items, start no more",
-        AccessScope.WRITE_TASKS,
+        _WRITE,
         CancelJob,
         JobChanged,
     ),
-    _row(
+    MethodRow(
         "retry_job",
         "Retry failed and cancelled items of a job",
-        AccessScope.WRITE_TASKS,
+        _WRITE,
         RetryJob,
         JobChanged,
     ),

@@ -6,7 +6,7 @@ Their parameters are the commands and queries themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from passerelle.core.approval.requests import (
     Audit,
@@ -71,14 +71,12 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "The standing approvals of the caller, with their uses",
         (AccessScope.READ_APPROVALS,),
         ListGrants,
-        lambda given, _: given,
     ),
     MethodRow(
         "revoke_grant",
         "End a standing approval",
         (AccessScope.GRANT, AccessScope.DECIDE),
         RevokeGrant,
-        lambda given, _: given,
         GrantRevoked,
     ),
     MethodRow(
@@ -86,7 +84,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Auto-approve everything for a while, except critical or destructive actions",
         (AccessScope.GRANT,),
         SetBypass,
-        lambda given, _: given,
         BypassSet,
     ),
     MethodRow(
@@ -94,7 +91,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "What policy would decide, and why; nothing is recorded",
         (AccessScope.READ_APPROVALS, AccessScope.HOST, AccessScope.ASK),
         EvaluatePermission,
-        lambda given, _: given,
         model=Judgement,
     ),
     MethodRow(
@@ -102,7 +98,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "What the caller may use now: agents, skills, and policy",
         (AccessScope.CALL,),
         GetToolInventory,
-        lambda given, _: given,
         model=ToolInventory,
     ),
     MethodRow(
@@ -110,7 +105,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Request approval for an action of a task, as a worker",
         (AccessScope.ASK,),
         AskPermission,
-        lambda given, _: given,
         PermissionView,
     ),
     MethodRow(
@@ -118,7 +112,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Use an approval, as a worker, right before the action",
         (AccessScope.ASK,),
         UsePermission,
-        lambda given, _: given,
         PermissionView,
     ),
     MethodRow(
@@ -126,7 +119,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Withdraw a pending approval, as its requester",
         (AccessScope.ASK, AccessScope.CALL, AccessScope.WRITE_TASKS),
         WithdrawPermission,
-        lambda given, _: given,
         PermissionView,
     ),
     MethodRow(
@@ -134,7 +126,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Resolve an approval by the policy of a host",
         (AccessScope.HOST,),
         ResolvePermission,
-        lambda given, _: given,
         PermissionView,
     ),
     MethodRow(
@@ -142,7 +133,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Record that an approval was shown to the caller",
         (AccessScope.READ_APPROVALS,),
         NoteSeen,
-        lambda given, _: given,
         SeenNoted,
     ),
     MethodRow(
@@ -150,7 +140,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Retry delivery of a decision to the agent",
         (AccessScope.DECIDE,),
         ReturnAgain,
-        lambda given, _: given,
         ReturnOwed,
     ),
     MethodRow(
@@ -158,7 +147,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Send no pushes for requests of an agent for a while, except of high and critical risk",
         (AccessScope.READ_APPROVALS,),
         MutePeer,
-        lambda given, _: given,
         PeerMuted,
     ),
     MethodRow(
@@ -166,7 +154,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Send pushes for requests of an agent again",
         (AccessScope.READ_APPROVALS,),
         UnmutePeer,
-        lambda given, _: given,
         PeerMuted,
     ),
     MethodRow(
@@ -174,7 +161,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "The agents that the caller has muted",
         (AccessScope.READ_APPROVALS,),
         ListMutes,
-        lambda given, _: given,
         model=Mutes,
     ),
     MethodRow(
@@ -182,7 +168,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "The whole subject of an approval that shows only its beginning",
         (AccessScope.READ_APPROVALS, AccessScope.ASK),
         GetActionContent,
-        lambda given, _: given,
         model=ActionContent,
     ),
     MethodRow(
@@ -190,14 +175,12 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Why an approval was requested, the result of each source, and how it ended",
         (AccessScope.READ_APPROVALS,),
         ExplainAction,
-        lambda given, _: given,
     ),
     MethodRow(
         "try_policy",
         "What other rules would have decided about recent requests",
         (AccessScope.READ_APPROVALS,),
         TryPolicy,
-        lambda given, _: given,
         model=PolicyTried,
     ),
     MethodRow(
@@ -205,7 +188,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "The rules in force for the work of the caller",
         (AccessScope.READ_AUDIT, AccessScope.OPERATE, AccessScope.WRITE_POLICY),
         GetPolicy,
-        lambda given, _: given,
         model=PolicyView,
     ),
     MethodRow(
@@ -213,7 +195,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Replace the edited rules at every instance, or show what that would change",
         (AccessScope.WRITE_POLICY,),
         SetPolicy,
-        lambda given, _: given,
         PolicySet,
     ),
     MethodRow(
@@ -221,7 +202,6 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
         "Permissions of a thread, and its pending approvals",
         (AccessScope.READ_TASKS,),
         GetPermissions,
-        lambda given, _: given,
         model=PermissionSummary,
     ),
 )
@@ -233,41 +213,46 @@ _SUBSCRIBE: Final = (AccessScope.MANAGE_DEVICES, AccessScope.CONNECT)
 """A device may set its own push subscription; setting that of another one needs the right to manage devices."""
 
 
-def _row(
-    name: str,
-    summary: str,
-    scopes: tuple[AccessScope, ...],
-    params: type[Any],
-    result: type[Any] | None = DeviceChanged,
-) -> MethodRow:
-    return MethodRow(name, summary, scopes, params, lambda given, _: given, result)
-
-
 def _read_audit(params: AuditParams, _caller: Caller) -> GetAudit:
     before = read_position(params.page_token) if params.page_token else None
     return GetAudit(params.action_id, choose_size(params.page_size, params.limit, 200), before)
 
 
 DEVICE_ROWS: Final[Sequence[MethodRow]] = (
-    _row("list_devices", "The devices of the caller", _LOOK, ListDevices, None),
+    MethodRow("list_devices", "The devices of the caller", _LOOK, ListDevices),
     MethodRow(
         "get_audit",
         "How an approval was decided: its recorded events, and what proves them",
         (AccessScope.READ_AUDIT,),
         AuditParams,
-        _read_audit,
+        read=_read_audit,
         model=Audit,
     ),
-    _row("get_push_key", "The key that browsers subscribe with", _LOOK, GetPushKey, None),
-    _row("pair_device", "Create a pairing code for a device", _MANAGE, PairDevice, DevicePaired),
-    _row("confirm_device", "Confirm a device by the digits that it shows", _MANAGE, ConfirmDevice),
-    _row("rename_device", "Rename a device", _MANAGE, RenameDevice),
-    _row("revoke_device", "Revoke a device", _MANAGE, RevokeDevice),
-    _row("set_device_push", "Set the Web Push subscription of a device", _SUBSCRIBE, SetDevicePush),
-    _row(
+    MethodRow("get_push_key", "The key that browsers subscribe with", _LOOK, GetPushKey),
+    MethodRow(
+        "pair_device", "Create a pairing code for a device", _MANAGE, PairDevice, DevicePaired
+    ),
+    MethodRow(
+        "confirm_device",
+        "Confirm a device by the digits that it shows",
+        _MANAGE,
+        ConfirmDevice,
+        DeviceChanged,
+    ),
+    MethodRow("rename_device", "Rename a device", _MANAGE, RenameDevice, DeviceChanged),
+    MethodRow("revoke_device", "Revoke a device", _MANAGE, RevokeDevice, DeviceChanged),
+    MethodRow(
+        "set_device_push",
+        "Set the Web Push subscription of a device",
+        _SUBSCRIBE,
+        SetDevicePush,
+        DeviceChanged,
+    ),
+    MethodRow(
         "remove_device_push",
         "Remove the Web Push subscription of a device",
         _SUBSCRIBE,
         RemoveDevicePush,
+        DeviceChanged,
     ),
 )

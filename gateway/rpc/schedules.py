@@ -84,13 +84,10 @@ def _read_create(params: CreateScheduleParams, _caller: Caller) -> CreateSchedul
 
 def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
     scopes = (AccessScope.WRITE_TASKS,)
-    return MethodRow(name, summary, scopes, command, lambda given, _: given, ScheduleChanged)
+    return MethodRow(name, summary, scopes, command, ScheduleChanged)
 
 
-def _show(name: str, summary: str, query: type[Any], model: type[Any] | None = None) -> MethodRow:
-    scopes = (AccessScope.READ_TASKS,)
-    return MethodRow(name, summary, scopes, query, lambda given, _: given, model=model)
-
+_READ: Final = (AccessScope.READ_TASKS,)
 
 SCHEDULE_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
@@ -98,19 +95,25 @@ SCHEDULE_ROWS: Final[Sequence[MethodRow]] = (
         "Send a message to an agent at regular times",
         (AccessScope.CALL,),
         CreateScheduleParams,
-        _read_create,
         ScheduleChanged,
+        read=_read_create,
     ),
-    _show("list_schedules", "The schedules of the caller, the newest first", ListSchedules),
-    _show(
-        "get_schedule", "A schedule, its next tick, and its newest runs", GetSchedule, ScheduleModel
+    MethodRow(
+        "list_schedules", "The schedules of the caller, the newest first", _READ, ListSchedules
+    ),
+    MethodRow(
+        "get_schedule",
+        "A schedule, its next tick, and its newest runs",
+        _READ,
+        GetSchedule,
+        model=ScheduleModel,
     ),
     MethodRow(
         "get_schedule_history",
         "The steps of a schedule in order: ticks, runs, pauses",
-        (AccessScope.READ_TASKS,),
+        _READ,
         ScheduleHistoryParams,
-        lambda given, _: GetScheduleHistory(
+        read=lambda given, _: GetScheduleHistory(
             given.schedule_id,
             choose_position(given.page_token, given.after),
             choose_size(given.page_size, given.limit, 100),

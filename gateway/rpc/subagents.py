@@ -75,7 +75,6 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "The contexts of agents that a task, a thread or a session has opened",
         _READ,
         ListSubagents,
-        lambda given, _: given,
         model=SubagentList,
     ),
     MethodRow(
@@ -83,7 +82,6 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "One context of an agent, with its parent and its state",
         _READ,
         GetSubagent,
-        lambda given, _: given,
         model=Subagent,
     ),
     MethodRow(
@@ -91,7 +89,7 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "The events of a subagent in order",
         _READ,
         SubagentEventsParams,
-        lambda given, _: GetSubagentEvents(
+        read=lambda given, _: GetSubagentEvents(
             given.subagent_id,
             choose_position(given.page_token, None),
             choose_size(given.page_size, None, 100),
@@ -103,7 +101,6 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "Wait until any or all of some subagents have no work in progress",
         (AccessScope.READ_TASKS,),
         WaitSubagents,
-        lambda given, _: given,
         model=SubagentsWaited,
     ),
     MethodRow(
@@ -111,8 +108,8 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "Start work at an agent in a separate context",
         (AccessScope.CALL,),
         SpawnSubagentParams,
-        _read_spawn,
         SubagentChanged,
+        read=_read_spawn,
         names_message=True,
     ),
     MethodRow(
@@ -120,8 +117,8 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "Send a further message to a subagent",
         (AccessScope.CALL,),
         SubagentInputParams,
-        _read_input,
         SubagentChanged,
+        read=_read_input,
         names_message=True,
     ),
     MethodRow(
@@ -129,7 +126,6 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "Continue a subagent after an interruption",
         _WRITE,
         ResumeSubagent,
-        lambda given, _: given,
         SubagentChanged,
     ),
     MethodRow(
@@ -137,7 +133,6 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
         "Stop a subagent, and close its context",
         _WRITE,
         CloseSubagent,
-        lambda given, _: given,
         SubagentChanged,
     ),
 )

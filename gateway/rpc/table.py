@@ -74,8 +74,6 @@ from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.a2a.reply import hide_agent_details
-from passerelle.gateway.rpc.agents import AGENT_ROWS
-from passerelle.gateway.rpc.bulk import BULK_ROWS
 from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
 from passerelle.gateway.rpc.forms import (
     ActionParams,
@@ -93,7 +91,6 @@ from passerelle.gateway.rpc.jobs import JOB_ROWS
 from passerelle.gateway.rpc.oversight import OVERSIGHT_ROWS
 from passerelle.gateway.rpc.paging import choose_size
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
-from passerelle.gateway.rpc.queues import QUEUE_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.subagents import SUBAGENT_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
@@ -136,8 +133,8 @@ _ROWS: Final = (
         "Send a message to an agent",
         (AccessScope.CALL,),
         SubmitTurnParams,
-        read_turn,
         TurnAnswer,
+        read=read_turn,
         names_message=True,
     ),
     MethodRow(
@@ -145,7 +142,7 @@ _ROWS: Final = (
         "The approvals of the caller, pending or ended",
         (AccessScope.READ_APPROVALS, AccessScope.OVERSEE_APPROVALS),
         ListActionsParams,
-        lambda params, _: ListActions(
+        read=lambda params, _: ListActions(
             choose_size(params.page_size, params.limit, 100),
             params.kind,
             params.risk,
@@ -160,15 +157,15 @@ _ROWS: Final = (
         "One approval with its state, now or after its next change",
         (AccessScope.READ_APPROVALS, AccessScope.ASK, AccessScope.OVERSEE_APPROVALS),
         ActionParams,
-        lambda params, _: GetAction(params.action_id, params.wait, params.rev),
+        read=lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),
     MethodRow(
         ANSWERING,
         "Decide an approval; the first valid decision wins",
         (AccessScope.DECIDE,),
         DecisionParams,
-        _read_decision,
         DecisionAnswer,
+        read=_read_decision,
         key_member="decisionId",
     ),
     MethodRow(
@@ -176,14 +173,13 @@ _ROWS: Final = (
         "The agents that the caller may use, with their skills",
         (AccessScope.CALL,),
         ListAgentsParams,
-        lambda params, _: ListAgents(params.skill, params.tag),
+        read=lambda params, _: ListAgents(params.skill, params.tag),
     ),
     MethodRow(
         "get_capabilities",
         "What this gateway supports of its scope, part by part",
         (AccessScope.CALL, AccessScope.READ_TASKS, AccessScope.READ_APPROVALS, AccessScope.OPERATE),
         GetCapabilities,
-        lambda params, _: cast("GetCapabilities", params),
         model=CapabilityPage,
     ),
     MethodRow(
@@ -191,7 +187,7 @@ _ROWS: Final = (
         "Webhooks whose deliveries fail",
         (AccessScope.READ_TASKS, AccessScope.OPERATE),
         ListDeliveriesParams,
-        lambda params, _: ListDeliveries(
+        read=lambda params, _: ListDeliveries(
             choose_size(params.page_size, params.limit, 100), params.page_token or None
         ),
     ),
@@ -200,8 +196,8 @@ _ROWS: Final = (
         "Retry a failing webhook now, from the first unconfirmed event",
         (AccessScope.WRITE_TASKS, AccessScope.OPERATE),
         DeliveryParams,
-        lambda params, _: RetryDelivery(params.delivery),
         DeliveryRetried,
+        read=lambda params, _: RetryDelivery(params.delivery),
     ),
 )
 CALLS: Final[Mapping[str, MethodRow]] = {
@@ -216,10 +212,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *EVIDENCE_ROWS,
         *SCHEDULE_ROWS,
         *JOB_ROWS,
-        *BULK_ROWS,
         *OVERSIGHT_ROWS,
-        *AGENT_ROWS,
-        *QUEUE_ROWS,
         *SUBAGENT_ROWS,
     )
 }

@@ -22,7 +22,6 @@ from passerelle.core.commands import (
     TaskModel,
 )
 from passerelle.core.principal import AccessScope
-from passerelle.core.read_models.archived import ArchiveContent
 from passerelle.core.read_models.artifacts import ArtifactSummary, OutputContent
 from passerelle.core.read_models.attempts import AttemptHistory
 from passerelle.core.read_models.channels import ChannelSummary
@@ -30,7 +29,7 @@ from passerelle.core.read_models.delivery import DeliveryState
 from passerelle.core.read_models.explanation import Explanation
 from passerelle.core.read_models.history import ContextBoundary
 from passerelle.core.read_models.routing import RoutingSummary
-from passerelle.core.read_models.session import SessionSnapshot
+from passerelle.core.read_models.session import ArchiveContent, SessionSnapshot
 from passerelle.core.read_models.subagents import SubagentSummary
 from passerelle.core.read_models.task import TaskLine, TaskObjects
 from passerelle.core.read_models.tasks import TaskGraph, TaskSnapshot
@@ -48,16 +47,21 @@ from passerelle.core.session.device_requests import (
 from passerelle.core.session.requests import (
     CompactThread,
     DescribeSession,
+    GetTurnQueue,
     InterruptTurn,
     ListSessions,
     OpenSession,
+    PromoteQueuedTurn,
+    RemoveQueuedTurn,
     ResumeThread,
     RollBackThread,
     SessionChanged,
+    SetQueuePolicy,
     ThreadCompacted,
     ThreadResumed,
     ThreadRolledBack,
     TurnInterrupted,
+    TurnQueue,
 )
 from passerelle.core.session.webhook_requests import (
     DeleteStreamWebhook,
@@ -66,6 +70,7 @@ from passerelle.core.session.webhook_requests import (
     StreamWebhookDeleted,
     StreamWebhookSet,
 )
+from passerelle.core.task.bulk import ChangeTasks, TasksChanged
 from passerelle.core.task.requests import (
     AppendTaskProgress,
     CompleteTask,
@@ -119,13 +124,13 @@ def _read_start(params: StartTaskParams, caller: Caller) -> StartTask:
 
 def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
     """A row whose params are the command."""
-    return MethodRow(name, summary, _WRITE, command, lambda params, _: params, TaskChanged)
+    return MethodRow(name, summary, _WRITE, command, TaskChanged)
 
 
 def _steer(name: str, summary: str, command: type[Any]) -> MethodRow:
     """The same, also for callers that may operate tasks."""
     scopes = (AccessScope.WRITE_TASKS, AccessScope.OPERATE_TASKS)
-    return MethodRow(name, summary, scopes, command, lambda params, _: params, TaskChanged)
+    return MethodRow(name, summary, scopes, command, TaskChanged)
 
 
 TASK_ROWS: Final[Sequence[MethodRow]] = (
@@ -134,14 +139,13 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
         "The tasks of the caller, the newest change of status first",
         _READ,
         ListRecords,
-        lambda params, _: params,
     ),
     MethodRow(
         "get_task",
         "The local record of a task",
         _READ,
         TaskParams,
-        lambda params, _: GetRecord(params.task_id),
+        read=lambda params, _: GetRecord(params.task_id),
     ),
     _change("create_task", "Create a task for an agent, without starting it", CreateTask),
     MethodRow(
@@ -149,19 +153,12 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
         "Send a task to its agent",
         _WRITE,
         StartTaskParams,
-        _read_start,
         TaskChanged,
+        read=_read_start,
         names_message=True,
     ),
     _change("update_task", "Change the details of a task", UpdateTask),
-    MethodRow(
-        "give_task",
-        "Transfer a task to another owner",
-        _WRITE,
-        GiveTask,
-        lambda params, _: params,
-        TaskGiven,
-    ),
+    MethodRow("give_task", "Transfer a task to another owner", _WRITE, GiveTask, TaskGiven),
     _change("append_task_progress", "Set the progress of a task", AppendTaskProgress),
     _steer("pause_task", "Pause a task: send nothing for it until it is resumed", PauseTask),
     _steer("resume_task", "Resume a task that is paused or blocked", ResumeTask),
@@ -170,22 +167,29 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
         "Stop a task",
         (AccessScope.CALL, AccessScope.WRITE_TASKS, AccessScope.OPERATE_TASKS),
         CancelTaskParams,
-        lambda params, _: CancelTask(
+        CancelAnswer,
+        read=lambda params, _: CancelTask(
             params.task_id, reason=params.reason, propagation=params.propagation
         ),
-        CancelAnswer,
     ),
     _change("complete_task", "Complete a task, if nothing is missing", CompleteTask),
     _change("fail_task", "End a task with an error", FailTask),
     _steer("retry_task", "Retry a task that has ended or is lost", RetryTask),
     _change("link_tasks", "Create an edge from a task", LinkTasks),
     _change("unlink_tasks", "Mark an edge as removed", UnlinkTasks),
+    MethodRow(
+        "change_tasks",
+        "Cancel, pause, resume or retry every task that a filter matches, if their number is the expected one",
+        _WRITE,
+        ChangeTasks,
+        TasksChanged,
+    ),
 )
 
 
 def _row(name: str, summary: str, params: type[Any], result: type[Any] | None = None) -> MethodRow:
     scope = AccessScope.READ_TASKS if result is None else AccessScope.WRITE_TASKS
-    return MethodRow(name, summary, (scope,), params, lambda given, _: given, result)
+    return MethodRow(name, summary, (scope,), params, result)
 
 
 _FOLLOW: Final = (
@@ -209,7 +213,6 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         "Acknowledge a stream up to a cursor, for a device",
         _FOLLOW,
         AckEvents,
-        lambda given, _: given,
         EventsAcked,
     ),
     MethodRow(
@@ -217,7 +220,6 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         "The state of a stream, and the events that a device has missed",
         _FOLLOW,
         ReconnectChannel,
-        lambda given, _: given,
         ChannelReconnected,
     ),
     MethodRow(
@@ -225,7 +227,6 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         "Send a notice or a status from a device",
         (AccessScope.CONNECT,),
         SendNotice,
-        lambda given, _: given,
         NoticeSent,
     ),
     MethodRow(
@@ -233,7 +234,6 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         "Deliver a stream to a URL, in signed batches",
         _FOLLOW,
         SetStreamWebhook,
-        lambda given, _: given,
         StreamWebhookSet,
     ),
     MethodRow(
@@ -241,7 +241,6 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         "Remove a webhook of a stream",
         _FOLLOW,
         DeleteStreamWebhook,
-        lambda given, _: given,
         StreamWebhookDeleted,
     ),
     MethodRow(
@@ -249,13 +248,32 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         "The webhooks of a stream, with their cursors",
         _FOLLOW,
         ListStreamWebhooks,
-        lambda given, _: given,
     ),
     _row("resume_thread", "Follow the running work of a thread", ResumeThread, ThreadResumed),
     _row(
         "roll_back_thread", "Return a thread to the end of a turn", RollBackThread, ThreadRolledBack
     ),
     _row("compact_thread", "Add a summary of turns", CompactThread, ThreadCompacted),
+    MethodRow(
+        "get_turn_queue",
+        "The waiting turns of a thread in order",
+        (AccessScope.READ_TASKS,),
+        GetTurnQueue,
+        model=TurnQueue,
+    ),
+    _row("promote_queued_turn", "Move a waiting turn to the front", PromoteQueuedTurn, TurnQueue),
+    _row(
+        "remove_queued_turn",
+        "Remove a waiting turn; its task is cancelled",
+        RemoveQueuedTurn,
+        TurnQueue,
+    ),
+    _row(
+        "set_queue_policy",
+        "Set the policy for messages to a thread that is working",
+        SetQueuePolicy,
+        TurnQueue,
+    ),
 )
 
 
@@ -265,7 +283,7 @@ def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> M
         summary,
         _READ,
         TaskParams,
-        lambda params, _: GetTaskModel(params.task_id, model),
+        read=lambda params, _: GetTaskModel(params.task_id, model),
         model=kind,
     )
 
@@ -276,7 +294,9 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "A session with its threads and a page of its history",
         _READ,
         SessionWindowParams,
-        lambda params, _: GetSession(params.session_id, params.limit, params.before, params.after),
+        read=lambda params, _: GetSession(
+            params.session_id, params.limit, params.before, params.after
+        ),
         model=SessionSnapshot,
     ),
     MethodRow(
@@ -284,7 +304,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "A whole archived session, by its reference",
         _READ,
         ArchivedParams,
-        lambda params, _: GetArchived(params.ref, params.after, params.limit),
+        read=lambda params, _: GetArchived(params.ref, params.after, params.limit),
         model=ArchiveContent,
     ),
     MethodRow(
@@ -292,7 +312,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "The tasks of a session: sets, counts, graph, attempts, blockers, delivery",
         _READ,
         SessionParams,
-        lambda params, _: GetSessionTasks(params.session_id),
+        read=lambda params, _: GetSessionTasks(params.session_id),
         model=TaskSnapshot,
     ),
     MethodRow(
@@ -300,7 +320,6 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "Connections of a session: devices, agents, and pending approvals",
         _READ,
         GetChannels,
-        lambda params, _: params,
         model=ChannelSummary,
     ),
     MethodRow(
@@ -308,7 +327,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "A thread with its tasks, approvals and errors",
         _READ,
         ThreadParams,
-        lambda params, _: GetThread(params.thread_id),
+        read=lambda params, _: GetThread(params.thread_id),
         model=ThreadModel,
     ),
     MethodRow(
@@ -316,7 +335,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "A thread from its last boundary on: messages, summaries, warnings, missing content",
         _READ,
         ThreadParams,
-        lambda params, _: GetThreadContext(params.thread_id),
+        read=lambda params, _: GetThreadContext(params.thread_id),
         model=ThreadContext,
     ),
     _task_model("get_task_summary", "summary", "A task in one line", TaskLine),
@@ -329,7 +348,9 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "Content that is stored separately: an artifact, a large frame, the copy of a file",
         _READ,
         OutputParams,
-        lambda params, _: GetOutput(params.task_id, params.sha256, params.offset, params.limit),
+        read=lambda params, _: GetOutput(
+            params.task_id, params.sha256, params.offset, params.limit
+        ),
         model=OutputContent,
     ),
     _task_model("get_task_graph", "graph", "The edges of a task", TaskGraph),

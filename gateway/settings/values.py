@@ -42,8 +42,7 @@ from passerelle.runtime.common.signatures import (
     read_signing_key,
 )
 from passerelle.runtime.limits.bounds import Bounds
-from passerelle.store.archive.forget_terms import ForgetTerms
-from passerelle.store.archive.memory_terms import MemoryTerms
+from passerelle.store.archive.terms import ForgetTerms, MemoryTerms
 from passerelle.webhooks.addresses import WebhookRules
 from passerelle.webhooks.push import Authority
 from passerelle.webhooks.webhooks import Webhooks

@@ -336,19 +336,17 @@ class Actions:
         self, principal: Principal, action_ids: Sequence[str], states: Sequence[str]
     ) -> list[JsonObject]:
         """The views of those requests that were closed in ``states`` and that the principal may see."""
-        held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
-        records = (one.record for one in held.values())
+        found = await self.writes.read_all(ActionRecord, action_ids)
         return [
             render_view(one)
-            for one in records
-            if isinstance(one, ActionRecord) and one.state in states and may_read(one, principal)
+            for one in found.values()
+            if one.state in states and may_read(one, principal)
         ]
 
     async def load_open(self, action_ids: Sequence[str]) -> list[ActionRecord]:
-        """The open requests among these, in one read."""
-        held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
-        records = (one.record for one in held.values())
-        return [one for one in records if isinstance(one, ActionRecord) and one.is_open]
+        """The open requests among these."""
+        found = await self.writes.read_all(ActionRecord, action_ids)
+        return [one for one in found.values() if one.is_open]
 
     async def read(self, principal: Principal, action_id: str) -> JsonObject:
         """The view of a request, for those who may read it and for the worker that asked."""

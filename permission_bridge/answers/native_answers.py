@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.registry import read_native
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import ActionClosed, InvalidInput, StaleAnswer
 from passerelle.core.frozen import frozen
@@ -53,8 +52,7 @@ async def find_decisions(
     if has_own:
         raise InvalidInput(_WHERE, "holds more than one decision")
     names = {*record.occurrences.values(), *record.open_actions}
-    held = await writes.load([EntityRef(EntityKind.ACTION, name) for name in sorted(names)])
-    known = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+    known = [*(await writes.read_all(ActionRecord, sorted(names))).values()]
     found = match_answers(answers, known, record.inputs[-1] if record.inputs else 0)
     return [
         _bind(answer, question, f"{_NAMED}{turn_id}-{place}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, get_args
 from passerelle.channels.hub import Start
 from passerelle.channels.task_follower import take_step
 from passerelle.channels.views import PlainView, TaskView
-from passerelle.core.approval.withdrawal import find_withdrawal
+from passerelle.core.approval.audience import find_withdrawal
 from passerelle.core.errors import Forbidden
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
@@ -132,13 +132,7 @@ class QuestionLists:
         """
         await self.arrivals.wait(before.key)
         rows = await self.projections.list_inbox(before.key)
-        records = [
-            record
-            for first in range(0, len(rows), _AT_ONCE)
-            for record in await self.actions.load_open(
-                [action for action, _ in rows[first : first + _AT_ONCE]]
-            )
-        ]
+        records = await self.actions.load_open([action for action, _ in rows])
         return [
             (record.request.action_id, why)
             for record in records

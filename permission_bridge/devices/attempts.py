@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueClaim, IdempotencyRow
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard, shard_of
+from passerelle.core.ids import shard_of
 from passerelle.permission_bridge.answers.action_rows import name_notice
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -47,17 +47,6 @@ class DeliveryAttempts:
     """Reads and writes attempts in the store."""
 
     writes: Writes
-
-    async def find(self, action_id: str) -> ActionRecord | None:
-        """The current record of a request; None if there is none."""
-        return (await self.find_all([action_id])).get(action_id)
-
-    async def find_all(self, action_ids: Iterable[str]) -> dict[str, ActionRecord]:
-        """The records of those requests that exist."""
-        named = [name for name in action_ids if read_shard(name) is not None]
-        held = await self.writes.load([EntityRef(EntityKind.ACTION, name) for name in named])
-        records = {ref.id: one.record for ref, one in held.items()}
-        return {name: one for name, one in records.items() if isinstance(one, ActionRecord)}
 
     async def settle(
         self,

@@ -14,6 +14,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.approvers import RISKS
@@ -30,7 +31,6 @@ from passerelle.permission_bridge.devices.push_hold import BUNDLED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
@@ -82,10 +82,9 @@ class Bundles:
         await store.settle(row, held, last=True)
 
     async def _find_open(self, held: Sequence[HeldPush]) -> dict[str, ActionRecord]:
-        ids = list(dict.fromkeys(one.action_id for one in held))
-        found: dict[str, ActionRecord] = {}
-        for first in range(0, len(ids), _AT_ONCE):
-            found |= await self.forwarding.attempts.find_all(ids[first : first + _AT_ONCE])
+        found = await self.forwarding.attempts.writes.read_all(
+            ActionRecord, (one.action_id for one in held)
+        )
         return {name: one for name, one in found.items() if one.is_open}
 
     async def _look(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.audience import list_paired_readers
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.core.frozen import frozen
@@ -38,7 +39,6 @@ from passerelle.permission_bridge.devices.push_hold import BUNDLED, PAUSES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.wire.json import JsonObject
@@ -66,7 +66,7 @@ class Forwarding:
 
     async def on_notify(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``notify:<action>:<attempt>``: notifies people, and records each target and its outcome."""
-        action = await self.attempts.find(row.entity)
+        action = await self.attempts.writes.read(ActionRecord, row.entity)
         attempt = row.member.rpartition(":")[2]
         step = int(attempt[1:]) if attempt.startswith("s") else None
         if action is None or not action.is_open:
@@ -95,7 +95,7 @@ class Forwarding:
 
     async def on_stalled(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``stalled:<action>``: the request was open for long without a decision; records a warning."""
-        action = await self.attempts.find(row.entity)
+        action = await self.attempts.writes.read(ActionRecord, row.entity)
         if action is None or not action.is_open:
             await self.drop(shard, row)
             return
@@ -104,7 +104,7 @@ class Forwarding:
 
     async def on_clear(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``clear:<action>``: the request is closed, so pushes that show it are replaced."""
-        action = await self.attempts.find(row.entity)
+        action = await self.attempts.writes.read(ActionRecord, row.entity)
         if action is not None and not action.is_open and self.push_sender.web_push is not None:
             people = list(list_people(action, None))
             browsers = [(one, await self.reach_finder.subscriptions.load(one)) for one in people]

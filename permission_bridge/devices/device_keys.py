@@ -42,7 +42,7 @@ def read_key(algorithm: KeyAlgorithm, public: str) -> DeviceKey:
     raw = _decode(public, "publicKey")
     _load(algorithm, raw)
     named = hashlib.sha256(raw).hexdigest()[:32]
-    return DeviceKey(f"key_{named}", algorithm, _encode(raw))
+    return DeviceKey(f"key_{named}", algorithm, encode_base64url(raw))
 
 
 def holds(key: DeviceKey, message: bytes, signature: str) -> bool:
@@ -79,7 +79,8 @@ def _decode(text: str, where: str) -> bytes:
         raise InvalidInput(where, "is not base64url") from None
 
 
-def _encode(raw: bytes) -> str:
+def encode_base64url(raw: bytes) -> str:
+    """Without padding."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
@@ -92,7 +93,7 @@ class OwnDevice:
 
     def sign(self, message: bytes) -> str:
         """A signature in base64url."""
-        return _encode(self.key.sign(message))
+        return encode_base64url(self.key.sign(message))
 
 
 def make_key() -> Ed25519PrivateKey:
@@ -102,12 +103,12 @@ def make_key() -> Ed25519PrivateKey:
 
 def read_public(key: Ed25519PrivateKey) -> str:
     """The public key, in base64url."""
-    return _encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+    return encode_base64url(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
 
 
 def sign(key: Ed25519PrivateKey, message: bytes) -> str:
     """A signature in base64url."""
-    return _encode(key.sign(message))
+    return encode_base64url(key.sign(message))
 
 
 def save_own_device(data_dir: Path, device_id: str, key: Ed25519PrivateKey) -> None:
@@ -121,7 +122,7 @@ def save_own_device(data_dir: Path, device_id: str, key: Ed25519PrivateKey) -> N
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigInvalid(str(path), f"cannot be replaced: {explain_error(error)}") from None
-    kept = json.dumps({"deviceId": device_id, "key": _encode(key.private_bytes_raw())})
+    kept = json.dumps({"deviceId": device_id, "key": encode_base64url(key.private_bytes_raw())})
     load_or_mint(path, lambda: kept)
 
 

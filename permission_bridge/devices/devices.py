@@ -9,7 +9,6 @@ import orjson
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.commands import WithdrawVotes
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import CallerError, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.event_type import EventType
 from passerelle.core.frozen import frozen
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 RECENT_MS: Final = 60_000
 _RECENT_EVENTS: Final = 512
-_AT_ONCE: Final = 256
 
 
 @frozen
@@ -190,12 +188,8 @@ class Devices:
         """The current records of the requests in the inbox; recently closed ones may be among them."""
         await self.arrivals.wait(principal.key)
         inbox = await self.projections.read_inbox(principal.key)
-        refs = [EntityRef(EntityKind.ACTION, action) for action, _ in inbox]
-        found: list[ActionRecord] = []
-        for first in range(0, len(refs), _AT_ONCE):
-            held = await self.actions.writes.load(refs[first : first + _AT_ONCE])
-            found += [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
-        return found
+        names = (action for action, _ in inbox)
+        return [*(await self.actions.writes.read_all(ActionRecord, names)).values()]
 
     async def _withdraw(self, held: list[ActionRecord], device: str) -> int:
         """Withdraws the votes of a device. A vote that is missed here does not count either: see ``Assurance``."""

@@ -8,7 +8,6 @@ screened when it is connected to.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import importlib.util
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from passerelle.core.errors import CallerError, InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.permission_bridge.delivery_record import DeliveryTarget
+from passerelle.permission_bridge.devices.device_keys import encode_base64url
 from passerelle.webhooks.retries import AddressBlocked, ReceiverAnswered
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class WebPush:
             StoreUnavailable: there is none yet, and none can be stored.
         """
         public = (await self._load()).public_key
-        return _encode(public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint))
+        return encode_base64url(public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint))
 
     async def send(
         self, subscription: BrowserSubscription, message: JsonObject, topic: str, ttl_s: int
@@ -123,7 +123,7 @@ def is_installed() -> bool:
 
 def name_topic(subject: str) -> str:
     """The topic for messages about one subject: 32 characters that do not reveal it (RFC 8030 section 5.4)."""
-    return _encode(hashlib.sha256(subject.encode()).digest())[:_TOPIC_CHARACTERS]
+    return encode_base64url(hashlib.sha256(subject.encode()).digest())[:_TOPIC_CHARACTERS]
 
 
 def _encrypt(subscription: BrowserSubscription, plain: bytes) -> bytes:
@@ -148,10 +148,6 @@ def _judge(outcome: Outcome) -> str | None:
             return "barred"
         case _:
             return outcome.reason
-
-
-def _encode(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 @frozen

@@ -31,6 +31,10 @@ class Caller:
     tracestate: str | None = None
 
 
+def _take_params(params: Command | Query, _caller: Caller) -> Command | Query:
+    return params
+
+
 @frozen
 class MethodRow:
     """One row. ``result`` None is a read model, whose members are those of the requested record."""
@@ -40,8 +44,9 @@ class MethodRow:
     scopes: tuple[AccessScope, ...]
     """One of these is enough."""
     params: type[Any]
-    read: Callable[[Any, Caller], Command | Query]
     result: type[Any] | None = None
+    read: Callable[[Any, Caller], Command | Query] = _take_params
+    """Makes the command or query from the params; by default they are the command or query."""
     key_member: str | None = None
     """The member that is used as idempotency key if the request has none."""
     model: type[Any] | None = None

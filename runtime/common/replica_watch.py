@@ -1,4 +1,4 @@
-"""Checks every few seconds whether the store's primaries have changed, and whether they have replicas."""
+"""Checks every few seconds the store's primaries: whether they changed, have replicas, and can lose writes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.store.replicas import RedisReplicas
+
 
 ROUND_S: Final = 5.0
 """A primary must be seen before it fails, or the server promoted in its place is not recognized as promoted."""
@@ -72,3 +73,28 @@ def describe_replicas(replicas: RedisReplicas) -> str | None:
             "its writes are lost in another failover"
         )
     return None
+
+
+@dataclass(slots=True)
+class DurabilityWatch:
+    """Checks the settings of all primaries by their last reports (``RedisReplicas.look``)."""
+
+    replicas: RedisReplicas
+    log: FilteringBoundLogger
+    _logged: tuple[str, ...] = ()
+
+    def look(self) -> None:
+        """Logs each change of the risks, and their end."""
+        risks = self.replicas.loss_risks
+        if risks == self._logged:
+            return
+        self._logged = risks
+        if risks:
+            self.log.error("store.at_risk", reasons=risks)
+        else:
+            self.log.info("store.not_at_risk")
+
+
+def describe_risks(replicas: RedisReplicas) -> str | None:
+    """The message for ``/readyz``; None: no setting can lose acknowledged writes."""
+    return "; ".join(replicas.loss_risks) or None

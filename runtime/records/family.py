@@ -48,9 +48,8 @@ async def check_above(writes: Writes, task: TaskRecord) -> int:
     seen, at = {task.task_id}, task
     while (above := _find_parent(at)) is not None and above not in seen:
         seen.add(above)
-        ref = EntityRef(EntityKind.TASK, above)
-        record = (await writes.load([ref]))[ref].record
-        if not isinstance(record, TaskRecord):
+        record = await writes.read(TaskRecord, above)
+        if record is None:
             break
         refuse_below_stopped(record)
         at = record

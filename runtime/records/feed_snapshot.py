@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import Entry
+from passerelle.core.ports.projections import order_feed_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,16 +59,6 @@ def find_after(snapshots: Sequence[FeedSnapshot], feed_id: str | None) -> list[F
         rows = snapshot.tail.read()
         if feed_id is None:
             return list(rows)
-        if snapshot.tail.is_whole or _order(rows[0]) <= read_id(feed_id):
-            return [row for row in rows if _order(row) > read_id(feed_id)]
+        if snapshot.tail.is_whole or order_feed_id(rows[0].id) <= order_feed_id(feed_id):
+            return [row for row in rows if order_feed_id(row.id) > order_feed_id(feed_id)]
     return []
-
-
-def _order(row: FeedRow) -> tuple[int, int]:
-    return read_id(row.id)
-
-
-def read_id(feed_id: str) -> tuple[int, int]:
-    """A feed id as a pair of numbers, because ids do not sort as text."""
-    milliseconds, _, count = feed_id.partition("-")
-    return int(milliseconds), int(count or 0)

@@ -17,7 +17,7 @@ from passerelle.core.approval.audience import list_readers
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import shard_of
-from passerelle.runtime.records.feed_snapshot import read_id
+from passerelle.core.ports.projections import order_feed_id
 from passerelle.runtime.records.lag import RELAY
 
 if TYPE_CHECKING:
@@ -124,4 +124,4 @@ def _has_passed(reached: _Mark | None, last: str, known: _Mark | None) -> bool:
         return False
     if known is not None and reached[0] != known[0]:
         return True
-    return read_id(reached[1]) >= read_id(last)
+    return order_feed_id(reached[1]) >= order_feed_id(last)

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.events import decode_event
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import TaskRecord
     from passerelle.runtime.records.writes import Writes
 
-_CHUNK: Final = 100
 _NEAR: Final = 8
 """Facts read before an approval: its evaluation is right before it, in the same append."""
 
@@ -31,15 +29,10 @@ async def load_questions(writes: Writes, tasks: Iterable[TaskRecord]) -> dict[st
         StoreUnavailable: the store does not answer.
     """
     named = [name for one in tasks if one.status not in ENDED for name in one.open_actions]
-    refs = [EntityRef(EntityKind.ACTION, name) for name in dict.fromkeys(named)]
-    found: dict[str, AskedQuestion] = {}
-    for first in range(0, len(refs), _CHUNK):
-        held = await writes.load(refs[first : first + _CHUNK])
-        records = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
-        rules = await asyncio.gather(*(_find_rules(writes, record) for record in records))
-        for record, asking in zip(records, rules, strict=True):
-            found[record.request.action_id] = AskedQuestion(record, asking)
-    return found
+    found = await writes.read_all(ActionRecord, named)
+    rules = await asyncio.gather(*(_find_rules(writes, record) for record in found.values()))
+    asked = zip(found.values(), rules, strict=True)
+    return {record.request.action_id: AskedQuestion(record, asking) for record, asking in asked}
 
 
 async def _find_rules(writes: Writes, record: ActionRecord) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Resolves a facade id to a record for the task's owner only: the one place that does (TR-10)."""
+"""Resolves an id from a caller to a record for its owner only: the one place that does (TR-10)."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.agent_name import ROUTER
@@ -11,7 +11,10 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
+from passerelle.core.machine import KIND_OF
 from passerelle.core.principal import AccessScope
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
 from passerelle.runtime.records.exposures import view_exposure
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
+S = TypeVar("S", SessionRecord, ThreadRecord)
 NOTHING_KNOWN: Final[Mapping[EntityRef, Held]] = MappingProxyType({})
 """No preloaded entities: everything is read."""
 
@@ -72,6 +76,18 @@ def _is_near(principal: Principal, record: TaskRecord) -> bool:
         and (record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes)
         and principal.sees(record.kind)
     )
+
+
+async def find_own(writes: Writes, kind: type[S], principal: Principal, name: str) -> S:
+    """A session or thread of the caller.
+
+    Raises:
+        NotFound: unknown, or another principal's: the two look the same.
+    """
+    record = await writes.read(kind, name)
+    if record is None or record.owner != principal.key:
+        raise NotFound(KIND_OF[kind], name)
+    return record
 
 
 @frozen

@@ -25,11 +25,12 @@ from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskFailed
 from passerelle.core.ports.log import Entry, StreamKind
-from passerelle.core.read_models.history_messages import MESSAGE, HistoryMessage
 from passerelle.core.read_models.packets import (
     ENDS,
     INPUT,
+    MESSAGE,
     RESULT,
+    HistoryMessage,
     InputPacket,
     ResultPacket,
     TaskResult,
@@ -197,7 +198,7 @@ class PacketReads:
             if one.type in ENDS and (task := decode_event(one.data).fact.scope.task_id)
         )
         refs = [EntityRef(EntityKind.TASK, task) for task in tasks]
-        loaded = await self.log.load(refs) if refs else []
+        loaded = await self.log.load(refs)
         found = ((one, read_loaded(one)) for one in loaded)
         return {
             one.ref.id: (record, one) for one, record in found if isinstance(record, TaskRecord)

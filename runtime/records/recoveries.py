@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.approval.paired_mark import is_view_for_paired
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.ids import parse_facade
 from passerelle.core.read_models.channels import choose_recovery, find_recovery
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
@@ -66,18 +66,12 @@ class Recoveries:
 
     async def _find_session(self, thread: str) -> str:
         """The session of a thread; empty if there is no such thread."""
-        if read_shard(thread) is None:
-            return ""
-        ref = EntityRef(EntityKind.THREAD, thread)
-        record = (await self.writes.load([ref]))[ref].record
-        return record.session_id if isinstance(record, ThreadRecord) else ""
+        record = await self.writes.read(ThreadRecord, thread)
+        return record.session_id if record is not None else ""
 
     async def _exists(self, owner: str, session: str) -> bool:
-        if read_shard(session) is None:
-            return False
-        ref = EntityRef(EntityKind.SESSION, session)
-        record = (await self.writes.load([ref]))[ref].record
-        return isinstance(record, SessionRecord) and record.owner == owner
+        record = await self.writes.read(SessionRecord, session)
+        return record is not None and record.owner == owner
 
     async def _list_tasks(self, session: str) -> list[EntityRef]:
         newest = await self.log.read_session_tasks(session)
@@ -88,7 +82,7 @@ class Recoveries:
 
     async def _load(self, owner: str, refs: list[EntityRef]) -> list[tuple[TaskRecord, str | None]]:
         """Tasks of the owner, each with the archive reference of its session if that is archived."""
-        held = await self.writes.load(refs) if refs else {}
+        held = await self.writes.load(refs)
         records = ((one.record, one.archive) for one in held.values())
         return [
             (one, archive)

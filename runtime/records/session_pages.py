@@ -38,7 +38,7 @@ async def read_session_page(
     page = await projections.read_index(owner, part, read_token(token), size + 1)
     shown = page[:size]
     refs = [EntityRef(EntityKind.SESSION, name) for name, _ in shown]
-    held = await writes.load(refs) if refs else {}
+    held = await writes.load(refs)
     found = [
         (one.record, one) for ref in refs if isinstance((one := held[ref]).record, SessionRecord)
     ]

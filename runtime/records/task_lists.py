@@ -127,9 +127,8 @@ class TaskLists:
     async def list_named(self, facade: str) -> AsyncIterator[TaskListRow]:
         """The row of one task, of any owner; none if there is no such task."""
         parsed = parse_facade(facade)
-        ref = EntityRef(EntityKind.TASK, parsed[0]) if parsed else None
-        record = (await self.writes.load([ref]))[ref].record if ref else None
-        if parsed and isinstance(record, TaskRecord) and parsed[1] <= record.exposure:
+        record = await self.writes.read(TaskRecord, parsed[0]) if parsed else None
+        if parsed and record is not None and parsed[1] <= record.exposure:
             yield parse_ms(record.status_at), expose(TaskId(record.task_id), record.exposure)
 
     async def list_all(
@@ -178,10 +177,10 @@ class TaskLists:
         await self.find_session(principal, session_id)
         times = dict(await self.log.read_session_tasks(session_id))
         unlisted = [one for one in await self.log.read_open(session_id) if one not in times]
-        refs = [EntityRef(EntityKind.TASK, one) for one in unlisted if parse_facade(one)]
-        for held in (await self.writes.load(refs)).values() if refs else ():
-            if isinstance(held.record, TaskRecord) and held.record.exposure == 1:
-                times[held.record.task_id] = parse_ms(held.record.status_at)
+        names = (one for one in unlisted if parse_facade(one))
+        for task in (await self.writes.read_all(TaskRecord, names)).values():
+            if task.exposure == 1:
+                times[task.task_id] = parse_ms(task.status_at)
         for row in sorted(((at_ms, facade) for facade, at_ms in times.items()), reverse=True):
             if before is None or row < before:
                 yield row

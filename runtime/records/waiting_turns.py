@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.task.record import waits_for_turn
+from passerelle.core.task.record import TaskRecord, waits_for_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.task.record import TaskRecord
     from passerelle.runtime.records.writes import Writes
 
 
@@ -20,6 +18,4 @@ async def load_waiting(writes: Writes, names: Iterable[str]) -> list[TaskRecord]
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    refs = [EntityRef(EntityKind.TASK, name) for name in names]
-    held = await writes.load(refs) if refs else {}
-    return [one for ref in refs if waits_for_turn(one := held[ref].record)]
+    return [*filter(waits_for_turn, (await writes.read_all(TaskRecord, names)).values())]

@@ -28,9 +28,9 @@ from passerelle.core.batch import (
 from passerelle.core.decision import Decision, Held
 from passerelle.core.errors import IdempotencyConflict, StoreUnavailable, WriteConflict
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import shard_of
+from passerelle.core.ids import read_shard, shard_of
 from passerelle.core.index_changes import derive_index_changes
-from passerelle.core.machine import read_loaded
+from passerelle.core.machine import KIND_OF, Record, read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import value
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     )
     from passerelle.core.ids import Shard
     from passerelle.core.index_changes import IndexChanges
-    from passerelle.core.machine import Record
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import FeedTail
@@ -62,8 +61,10 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.task_fields import TurnInput
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 MAX_TRIES: Final = 20
 _PAUSE_MS: Final = 32
+_READ_AT_ONCE: Final = 100
 _LINE_S: Final = 2.0
 """How long to wait for a writer lock, whose holder may be waiting for the store."""
 _MOST_REACHED: Final = 4096
@@ -179,6 +180,21 @@ class Writes:
         held = _to_held(await self.log.load(list(refs)))
         self._note_questions(held)
         return held
+
+    async def read(self, kind: type[R], name: str) -> R | None:
+        """The record of an entity as stored now; None if there is none, or ``name`` is no id."""
+        return (await self.read_all(kind, (name,))).get(name)
+
+    async def read_all(self, kind: type[R], names: Iterable[str]) -> dict[str, R]:
+        """Records by their ids, in the order of ``names``, a hundred at a time; absent ones are left out."""
+        refs = [EntityRef(KIND_OF[kind], one) for one in dict.fromkeys(names) if read_shard(one)]
+        found: dict[str, R] = {}
+        for first in range(0, len(refs), _READ_AT_ONCE):
+            held = await self.load(refs[first : first + _READ_AT_ONCE])
+            for ref, one in held.items():
+                if isinstance(one.record, kind):
+                    found[ref.id] = one.record
+        return found
 
     def _note_questions(self, held: Mapping[EntityRef, Held]) -> None:
         for ref, one in held.items():
@@ -375,6 +391,13 @@ class Writes:
         raise WriteConflict(
             "the record was changed by others again and again; try once more", session=session
         )
+
+    async def change(self, session: str, refs: Iterable[EntityRef], body: Body) -> Written:
+        """The same for a body that sets no fence, claim or time limit: nothing else is refused."""
+        outcome = await self.decide(session, refs, body)
+        if not isinstance(outcome, Written):
+            raise StoreUnavailable(f"a change was refused: {type(outcome).__name__}", "no")
+        return outcome
 
     @asynccontextmanager
     async def _hold_writer_locks(self, refs: Iterable[EntityRef]) -> AsyncGenerator[None]:

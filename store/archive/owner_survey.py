@@ -16,7 +16,7 @@ from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.frame import SessionFrame, list_entities, read_frame, read_owner
 from passerelle.store.archive.home_session import is_home
-from passerelle.store.archive.locator import Locator
+from passerelle.store.archive.reader import read_row
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
@@ -268,7 +268,7 @@ class SessionFinder:
         """The row that leads to a frame; None if the session was restored, or archived once more."""
         asked = (self.archive.ask_row(shard, name) for name in note.names)
         for row in map(as_bytes, await self.nodes.query_in_background(shard, *asked)):
-            if row is not None and segment.has(_read_row(shard, row), note.offset):
+            if row is not None and segment.has(read_row(shard, row), note.offset):
                 return row
         return None
 
@@ -282,14 +282,6 @@ def _list_entities(session: str, rows: list[EntryRow]) -> list[EntityRef]:
     except (LookupError, ValueError) as error:
         reason = f"session {session} is damaged, which passerelle verify names: {error}"
         raise StoreUnavailable(reason, "no") from None
-
-
-def _read_row(shard: Shard, row: bytes) -> Locator:
-    try:
-        return Locator.read(row)
-    except ValueError as error:
-        reason = f"a row of the archive of shard {shard.tag}: {error}"
-        raise ArchiveDamaged(reason) from None
 
 
 def _find_shard_of_key(key: bytes) -> Shard:

@@ -153,7 +153,7 @@ class Archive:
             return None
         reason = ""
         for _ in range(_TRIES):
-            at = _read_row(shard, stored)
+            at = read_row(shard, stored)
             found = await self._find_segment(shard, at.number)
             if found is None:
                 reason = f"the archive of shard {shard.tag} has no segment {at.number}"
@@ -216,7 +216,7 @@ class Archive:
         return [
             one.session
             for one, row in stored
-            if row and segment.has(_read_row(shard, row), one.offset)
+            if row and segment.has(read_row(shard, row), one.offset)
         ]
 
     async def _find_segment(self, shard: Shard, number: int) -> tuple[SegmentName, int] | None:
@@ -350,7 +350,8 @@ def _describe_segment(shard: Shard, segment: SegmentName, what: str) -> str:
     return f"segment {segment.sha256} of the archive of shard {shard.tag} {what}"
 
 
-def _read_row(shard: Shard, row: bytes) -> Locator:
+def read_row(shard: Shard, row: bytes) -> Locator:
+    """The place that a row of the archive names. Raises ArchiveDamaged."""
     try:
         return Locator.read(row)
     except ValueError as error:

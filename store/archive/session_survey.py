@@ -15,9 +15,8 @@ from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.store import keys
-from passerelle.store.archive.locator import Locator
 from passerelle.store.archive.owner_survey import ArchivedSession, LiveSession, SessionTraces
-from passerelle.store.archive.reader import SegmentRef
+from passerelle.store.archive.reader import SegmentRef, read_row
 from passerelle.store.archive.segment import SegmentName
 from passerelle.store.archive.segment_copies import SegmentCopies, find_covered
 from passerelle.store.archive.session_tombstones import ForgottenFrame, ForgottenSession
@@ -111,7 +110,7 @@ class _Listed:
         """Whether the row of a session leads to this frame."""
         if row is None:
             return False
-        at = _read_row(shard, row)
+        at = read_row(shard, row)
         found = self.numbers[shard].get(at.number)
         return found is not None and (found.segment, at.offset + found.shift) == (
             here.segment,
@@ -273,7 +272,7 @@ class SessionSurvey:
         shard, here = shard_of(place.session), place.here
         if here is None or not listed.leads_to(shard, row, here):
             return None
-        at = _read_row(shard, row)
+        at = read_row(shard, row)
         one = ArchivedSession(shard, SegmentRef(at.number, here.segment), here.note, row)
         frame = await self.finder.open(one)
         if frame is None or not choice.accepts(frame):
@@ -318,14 +317,6 @@ class SessionWalk:
                 notes = await self.survey.read_notes(self.choice, segment, is_named=is_named)
                 self._sites.extend(_Site(segment, note) for note in notes)
         return await self.survey.look_at(self.choice, places, self._listed)
-
-
-def _read_row(shard: Shard, row: bytes) -> Locator:
-    try:
-        return Locator.read(row)
-    except ValueError as error:
-        reason = f"a row of the archive of shard {shard.tag}: {error}"
-        raise ArchiveDamaged(reason) from None
 
 
 _LATEST_MS: Final = 1 << 52

@@ -14,6 +14,7 @@ from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard, shard_of
 from passerelle.core.payloads.approval import ClosingState
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.projections import order_feed_id
 from passerelle.store import keys
 from passerelle.store.archive.owner_survey import find_digests
 from passerelle.store.connection import pack
@@ -89,7 +90,9 @@ class TraceRemoval:
             for name, value in as_hash(marks).items()
             if name.startswith(keys.MARK)
         ]
-        return bool(ends) and min(map(_order, ends)) >= _order(rows[0][0])
+        return bool(ends) and min(order_feed_id(one.decode()) for one in ends) >= order_feed_id(
+            rows[0][0].decode()
+        )
 
     async def remove_content(self, traces: SessionTraces) -> None:
         """Deletes content that these sessions name and no other session does."""
@@ -202,11 +205,6 @@ class TraceRemoval:
         every = [*members]
         for first in range(0, len(every), _AT_ONCE):
             await self.nodes.update(shard, pack("ZREM", name, *every[first : first + _AT_ONCE]))
-
-
-def _order(feed_id: bytes) -> tuple[int, int]:
-    time, _, number = feed_id.partition(b"-")
-    return int(time or 0), int(number or 0)
 
 
 def _names_one(words: bytes, ids: Collection[str]) -> bool:

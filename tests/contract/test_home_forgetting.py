@@ -16,12 +16,11 @@ from passerelle.core.ids import ALL_SHARDS, derive_id, shard_of
 from passerelle.core.payloads.device import DeviceRights
 from passerelle.core.payloads.governance import Grant, PolicyChanged, StatedRule
 from passerelle.core.policy.grant import Grants, name_grant, record_grant
-from passerelle.core.ports.channels import OwnerForgotten
+from passerelle.core.ports.channels import OwnerForgotten, Presence
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
 from passerelle.core.session.device import Offer, name_list
-from passerelle.core.session.presence import Presence
 from passerelle.core.wire.codec import to_bytes
 from passerelle.permission_bridge.devices.device_lists import DeviceLists
 from passerelle.runtime.common.clock import SystemClock

@@ -12,8 +12,8 @@ import structlog
 from passerelle.core.batch import Appended
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
-from passerelle.store.archive.memory_terms import MemoryTerms
 from passerelle.store.archive.session_agents import SessionAgents
+from passerelle.store.archive.terms import MemoryTerms
 from tests.contract.test_archive import AT_MS, leave, list_keys
 from tests.contract.test_forgetting import HOME
 from tests.contract.test_retention_sweep import DAY_MS, EndedStory, append_story

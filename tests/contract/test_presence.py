@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.ids import Shard
-from passerelle.core.ports.channels import ChannelUpdate, PresenceChanged
-from passerelle.core.session.presence import Presence
+from passerelle.core.ports.channels import ChannelUpdate, Presence, PresenceChanged
 from passerelle.core.vocabulary import PresenceState
 from passerelle.store import keys
 from passerelle.store.channels import PRESENCE_KEEP_MS, RedisPresences

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.retention_sweep import RetentionSweep
-from passerelle.store.archive.forget_terms import ForgetTerms
+from passerelle.store.archive.terms import ForgetTerms
 from passerelle.store.archive.tombstones import LegalHold
 from tests.contract.test_archive import AT_MS, Story, begin, leave
 from tests.contract.test_forgetting import ADA, BOB, HOME

@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.core.batch import Batch, DueChange
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports.shard_poll import ShardHeads
+from passerelle.core.ports.due import ShardHeads
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, make_place, operation
 

@@ -34,13 +34,13 @@ def _delegated(state: TaskRecord, payload: task_facts.TaskDelegated, event: Even
         updated_at=event.timestamp,
         items=payload.items,
     )
-    return _link(state, edge, _find(state, payload.target))
+    return _link(state, edge, find_edge(state, payload.target))
 
 
 def _dependency(
     state: TaskRecord, payload: task_facts.TaskDependencyUpdated, event: Event
 ) -> TaskRecord:
-    known = _find(state, payload.edge_id)
+    known = find_edge(state, payload.edge_id)
     edge = Edge(
         edge_id=payload.edge_id,
         kind=payload.kind,
@@ -54,7 +54,8 @@ def _dependency(
     return _link(state, edge, known)
 
 
-def _find(state: TaskRecord, edge_id: str) -> Edge | None:
+def find_edge(state: TaskRecord, edge_id: str) -> Edge | None:
+    """An edge of a task by its id, removed ones included; None if there is none."""
     return next((edge for edge in state.relationships if edge.edge_id == edge_id), None)
 
 
@@ -116,7 +117,7 @@ def _link_artifact(state: TaskRecord, artifact: ArtifactRef, event: Event) -> Ta
     """The edge from a task to a produced or consumed artifact, by run; one per artifact (GR-7, A2A-10)."""
     kind = f"{artifact.direction}_artifact"
     edge_id = f"{artifact.run_id}:{artifact.artifact_id}"
-    known = _find(state, edge_id)
+    known = find_edge(state, edge_id)
     created_at = known.created_at if known else event.timestamp
     edge = Edge(edge_id, kind, artifact.artifact_id, "satisfied", created_at, event.timestamp)
     return _link(state, edge, known)

@@ -14,8 +14,8 @@ from websockets.typing import Subprotocol
 
 from passerelle.channels.limits import ChannelLimits
 from passerelle.core.ids import shard_of
+from passerelle.core.ports.channels import Presence
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.session.presence import Presence
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.store import keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.wire.counts import format_count
+from passerelle.core.wire.display import format_count
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from passerelle.core.approval.withdrawal import find_withdrawal
+from passerelle.core.approval.audience import find_withdrawal
 from passerelle.core.payloads.approval import AudienceStep
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.vocabulary import WithdrawalReason

@@ -15,8 +15,8 @@ from passerelle.delegation.duties import archive_sweep
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.store.archive.archiver import Archiver, ArchiveResult
 from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
-from passerelle.store.archive.memory_terms import MemoryTerms
 from passerelle.store.archive.session_agents import SessionAgents
+from passerelle.store.archive.terms import MemoryTerms
 from passerelle.store.fullness import Fullness, MemoryReport, StoreMemory
 from tests.support.waiting import wait_until
 

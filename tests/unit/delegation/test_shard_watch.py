@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports.shard_poll import ShardHeads
+from passerelle.core.ports.due import ShardHeads
 from passerelle.delegation.duties import shard_watch
 from passerelle.delegation.duties.shard_watch import ShardWatch
 

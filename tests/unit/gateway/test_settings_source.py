@@ -11,8 +11,7 @@ from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.settings.source import load_settings, read_settings
 from passerelle.gateway.settings.values import read_forget_terms, read_memory_terms
 from passerelle.runtime.common.durations import Duration
-from passerelle.store.archive.forget_terms import ForgetTerms
-from passerelle.store.archive.memory_terms import MemoryTerms
+from passerelle.store.archive.terms import ForgetTerms, MemoryTerms
 
 HASH = "0" * 64
 

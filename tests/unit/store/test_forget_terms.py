@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.task.status import TERMINAL
 from passerelle.store.archive.ended_tasks import EndedTask, find_outcomes, list_tasks
-from passerelle.store.archive.forget_terms import ForgetTerms
 from passerelle.store.archive.frame import SessionFrame
+from passerelle.store.archive.terms import ForgetTerms
 
 TERMS = ForgetTerms(
     {"completed": 10, "failed": 40},
