@@ -207,7 +207,7 @@ class SubagentReads:
             owned = await self.models.ownership.find(principal, query.task_id, None, hidden=True)
             task, session_id = owned.record, owned.record.session_id
         if query.thread_id is not None:
-            session_id = (await self._load_thread(query.thread_id)).session_id
+            session_id = (await self._load_thread(principal, query.thread_id)).session_id
         family = await gather(self.models, principal, session_id or "")
         found, jobs = family.subagents, _show_job(family.session)
         if task is not None:
@@ -238,7 +238,7 @@ class SubagentReads:
         if name is None:
             raise NotFound("subagent", subagent_id)
         try:
-            thread = await self._load_thread(name.thread_id)
+            thread = await self._load_thread(principal, name.thread_id)
             family = await gather(self.models, principal, thread.session_id)
         except NotFound:
             raise NotFound("subagent", subagent_id) from None
@@ -288,11 +288,11 @@ class SubagentReads:
                 break
         return found, marks
 
-    async def _load_thread(self, thread_id: str) -> ThreadRecord:
+    async def _load_thread(self, principal: Principal, thread_id: str) -> ThreadRecord:
         if read_shard(thread_id) is not None:
             ref = EntityRef(EntityKind.THREAD, thread_id)
             thread = (await self.models.writes.load([ref]))[ref].record
-            if isinstance(thread, ThreadRecord):
+            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
                 return thread
         raise NotFound("thread", thread_id)
 
