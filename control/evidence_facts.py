@@ -21,7 +21,7 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.runtime.common.calls import require_operation
-from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.ownership import find_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +38,6 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 """Limit of fact bytes read for one bundle."""
 PAGE: Final = 512
 """Facts read per page."""
-_CHUNK: Final = 100
 _BEFORE: Final = 64
 """How far before a task its evaluations may be stored: in the same append."""
 
@@ -149,17 +148,9 @@ class EvidenceReader:
         self, principal: Principal, place: FoundScope, facts: Iterable[StoredFact]
     ) -> frozenset[str]:
         """Tasks among the facts that now belong to another principal, or that the caller may not read."""
-        ids = dict.fromkeys(fact.event.fact.scope.task_id for fact in facts)
-        refs = [EntityRef(EntityKind.TASK, one) for one in ids if one]
-        hidden: set[str] = set()
-        for first in range(0, len(refs), _CHUNK):
-            held = await self.writes.load(refs[first : first + _CHUNK])
-            hidden |= {
-                ref.id
-                for ref, one in held.items()
-                if isinstance(one.record, TaskRecord) and not _may_read(principal, one.record)
-            }
-        return frozenset(hidden - {place.scope.subject})
+        tasks = (fact.event.fact.scope.task_id for fact in facts)
+        hidden = await find_hidden(self.writes, principal, tasks)
+        return hidden - {place.scope.subject}
 
     async def find_devices(
         self, principal: Principal, answers: Iterable[SignedAnswer]
@@ -188,11 +179,6 @@ class EvidenceReader:
 
 def _decode(entries: Sequence[Entry]) -> list[StoredFact]:
     return [StoredFact(entry, decode_event(entry.data)) for entry in entries]
-
-
-def _may_read(principal: Principal, record: TaskRecord) -> bool:
-    allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
-    return allowed and principal.sees(record.agent) and may_see(principal, record)
 
 
 def open_stream(session: str) -> StreamRef:

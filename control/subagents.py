@@ -34,7 +34,7 @@ from passerelle.core.subagent.name import SubagentName, parse_subagent
 from passerelle.core.subagent.requests import SubagentEvents, SubagentList
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
-from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.ownership import find_hidden, may_see
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -251,6 +251,9 @@ class SubagentReads:
         """A page of its events. Raises NotFound."""
         subagent, name, family = await self.find(principal, query.subagent_id)
         events, marks = await self._read_thread(name, family)
+        tasks = (event.fact.scope.task_id for event in events)
+        hidden = await find_hidden(self.models.writes, principal, tasks)
+        events = [event for event in events if event.fact.scope.task_id not in hidden]
         parent = subagent.parent
         above = Scope(parent.session_id, parent.thread_id, parent.turn_id, parent.task_id)
         life = derive_subagent_events(name, events, above)

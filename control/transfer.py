@@ -25,6 +25,7 @@ from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.webhooks.push_configs import forget_all
 
@@ -194,7 +195,7 @@ def _check_room(session: object) -> None:
 def _may_transfer(principal: Principal, record: TaskRecord) -> bool:
     if AccessScope.OPERATE in principal.scopes:
         return record.scope.tenant == principal.tenant
-    return record.owner == principal.key and record.visibility is not Visibility.HIDDEN
+    return may_see(principal, record)
 
 
 def _name(facade: str) -> EntityRef:
