@@ -239,6 +239,15 @@ async def test_a_task_is_transferred_only_by_its_owner(
     assert (await control.record(task_id)).owner == ADA.key
 
 
+async def test_a_task_is_not_transferred_under_an_id_that_it_never_had(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
+    with pytest.raises(NotFound):
+        await control.do("give_task", None, PLAIN, taskId=f"{task_id}~2", owner="bob")
+    assert (await control.record(task_id)).owner == ADA.key
+
+
 async def test_operator_transfers_tasks_of_its_tenant(control: ControlClient) -> None:
     task_id = await control.create()
     operator = Principal("root", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
