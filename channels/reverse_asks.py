@@ -59,12 +59,15 @@ class AskedAgents(Protocol):
     """The agents, as every caller reaches them."""
 
     async def ask(
-        self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
-    ) -> JsonObject:
+        self,
+        ask: AgentAsk,
+        deliver: Callable[[bytes, str], Awaitable[None]],
+        answer: Callable[[JsonObject], Awaitable[None]],
+    ) -> None:
         """Carries out a call; may be cancelled at any time.
 
-        Each item of a stream, with the cursor after it, is passed to ``deliver``, which returns when it was sent; the
-        result of a stream is empty.
+        Each item of a stream, with the cursor after it, is passed to ``deliver``, the result of any other call to
+        ``answer``. Both return when a long content was sent.
 
         Raises:
             PasserelleError: why there is no answer, in a form that the caller may see.
@@ -131,13 +134,19 @@ class AskingSide:
             self.answer(answer)
 
     async def _execute(self, opened: _Open, call: Call) -> Answer | Failure:
+        result: JsonObject = {}
+
         async def deliver(data: bytes, cursor: str) -> None:
             await opened.room.acquire()
             await self.outbox.wait_for_room()
             opened.items += 1
             opened.untaken += 1
-            rest = None if self._send_ahead(call.id, data) else data
+            rest = None if await self._send_ahead(call.id, data) else data
             self.outbox.put(build_item(call.id, opened.items, cursor, rest))
+
+        async def answer(found: JsonObject) -> None:
+            nonlocal result
+            result = {} if await self._send_ahead(call.id, orjson.dumps(found)) else found
 
         try:
             ask = AgentAsk(
@@ -148,16 +157,17 @@ class AskingSide:
                 {name.lower(): str(value) for name, value in (call.headers or {}).items()},
                 call.idem,
             )
-            result = await self.agents.ask(ask, deliver)
+            await self.agents.ask(ask, deliver, answer)
         except PasserelleError as error:
             return refuse_call(call.id, error)
-        return Answer(call.id, {} if self._send_ahead(call.id, orjson.dumps(result)) else result)
+        return Answer(call.id, result)
 
-    def _send_ahead(self, call: str, data: bytes) -> bool:
-        """Sends data that is too long for one frame in pieces; returns whether it did."""
+    async def _send_ahead(self, call: str, data: bytes) -> bool:
+        """Sends data that is too long for one frame in pieces, as fast as they are read; returns whether it did."""
         if len(data) <= PIECE_CHARS:
             return False
         for piece in split_text(data.decode(), PIECE_CHARS):
+            await self.outbox.wait_for_room()
             self.outbox.put(encode_server(CallPiece(call, piece)))
         return True
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
+from passerelle.channels.views import read_task
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.frozen import frozen
@@ -15,6 +16,7 @@ from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import ArchiveRef
 from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.runs.same_work import read_fingerprint
+from passerelle.runtime.records.ownership import find_hidden
 
 if TYPE_CHECKING:
     from passerelle.control.read_models import Models
@@ -45,6 +47,10 @@ class ArchivedSessions:
         page = await self.models.log.read_page(stream, query.after, limit)
         events = [one for one in page if one.sequence <= ref.sequence]
         last = events[-1].sequence if events else ref.sequence
+        hidden = await find_hidden(
+            self.models.writes, principal, (read_task(one.data) for one in events)
+        )
+        events = [one for one in events if read_task(one.data) not in hidden]
         # The first page has the tasks; later pages have only facts.
         named = [] if query.after else (await self.models.load_tasks(principal, ref.session_id))[0]
         whole = [await self.models.contents.name_artifacts(one) for one in named]

@@ -92,12 +92,7 @@ class StreamGrants:
             case "session" | "inputs" | "results":
                 require_scope(principal, self._follow)
                 session = await self._find_session(principal, name)
-                if session.given and session.owner == principal.key:
-                    raise Forbidden(
-                        "a task of this session belongs to another owner; follow the others one by one",
-                        why="task_given",
-                    )
-                await self._check_session(principal, session.session_id)
+                await self._check_session(principal, session)
                 if name.word != "session":
                     return StreamGrant(
                         StreamRef(StreamKind(name.word), session.session_id), PacketView()
@@ -139,7 +134,7 @@ class StreamGrants:
             found = replace(name, id=thread.session_id)
             with suppress(NotFound):
                 session = await self._find_session(principal, found)
-                await self._check_session(principal, session.session_id)
+                await self._check_session(principal, session)
                 stream = StreamRef(StreamKind.MESSAGES, session.session_id)
                 return StreamGrant(stream, MessageView(thread_id))
         raise NotFound("thread", thread_id)
@@ -170,11 +165,16 @@ class StreamGrants:
         record = await self.writes.read(SessionRecord, session_id)
         return [record] * len(asked)
 
-    async def _check_session(self, principal: Principal, session_id: str) -> None:
+    async def _check_session(self, principal: Principal, session: SessionRecord) -> None:
         """A session's stream contains the events of all its tasks, so the caller must be allowed to follow each."""
+        if session.given and session.owner == principal.key:
+            raise Forbidden(
+                "a task of this session belongs to another owner; follow the others one by one",
+                why="task_given",
+            )
         if principal.agents is None and not principal.operations:
             return
-        listed = await self.writes.log.read_session_tasks(session_id)
+        listed = await self.writes.log.read_session_tasks(session.session_id)
         tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
         records = await self.writes.read_all(TaskRecord, sorted(tasks))
         for agent in {one.agent for one in records.values()}:

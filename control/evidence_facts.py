@@ -19,7 +19,7 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.runtime.common.calls import require_operation
-from passerelle.runtime.records.ownership import find_own, may_see
+from passerelle.runtime.records.ownership import find_hidden, find_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -136,10 +136,9 @@ class EvidenceReader:
         self, principal: Principal, place: FoundScope, facts: Iterable[StoredFact]
     ) -> frozenset[str]:
         """Tasks among the facts that now belong to another principal, or that the caller may not read."""
-        ids = dict.fromkeys(fact.event.fact.scope.task_id for fact in facts)
-        tasks = await self.writes.read_all(TaskRecord, (one for one in ids if one))
-        hidden = {name for name, one in tasks.items() if not _may_read(principal, one)}
-        return frozenset(hidden - {place.scope.subject})
+        tasks = (fact.event.fact.scope.task_id for fact in facts)
+        hidden = await find_hidden(self.writes, principal, tasks)
+        return hidden - {place.scope.subject}
 
     async def find_devices(
         self, principal: Principal, answers: Iterable[SignedAnswer]
@@ -168,11 +167,6 @@ class EvidenceReader:
 
 def _decode(entries: Sequence[Entry]) -> list[StoredFact]:
     return [StoredFact(entry, decode_event(entry.data)) for entry in entries]
-
-
-def _may_read(principal: Principal, record: TaskRecord) -> bool:
-    allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
-    return allowed and principal.sees(record.agent) and may_see(principal, record)
 
 
 def open_stream(session: str) -> StreamRef:

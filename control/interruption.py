@@ -20,7 +20,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import HELD, Status
 from passerelle.core.wire.record import change
 from passerelle.protocol.cursor import Cursor, parse_cursor
-from passerelle.runtime.records.ownership import Owned, find_own
+from passerelle.runtime.records.ownership import Owned, find_own, may_see
 from passerelle.runtime.records.task_fields import read_driver
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Interrupting:
             Owned(ref, one, one.record)
             for ref, one in held.items()
             if isinstance(one.record, TaskRecord)
-            and one.record.owner == principal.key
+            and may_see(principal, one.record)
             and thread_id in {None, one.record.thread_id}
         ]
 

@@ -31,6 +31,7 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.delegation.jobs.jobs import describe_input
 from passerelle.delegation.jobs.parents import name_row, stop_job, update_parent
+from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
@@ -75,6 +76,7 @@ class Jobs:
 
         Raises:
             NotFound: an agent that the caller may not call, or no such parent task of the caller.
+            Forbidden: it may not send to one of the agents.
             UnsupportedOperation, GraphLimit: the parent task takes no child (any more).
             InvalidInput: several agents and several inputs, too long inputs, or a wrong number of titles.
             IdempotencyConflict: the key was used for another request.
@@ -121,8 +123,7 @@ class Jobs:
 
     def _check(self, principal: Principal, command: SubmitJob) -> None:
         for agent in dict.fromkeys(command.agents):
-            if not principal.may_call(agent):
-                raise NotFound("agent", agent)
+            require_sending(principal, agent)
             if agent != ROUTER:
                 self.find_peer(agent)
         if len(command.agents) > 1 and len(command.inputs) > 1:
@@ -157,11 +158,11 @@ class Jobs:
         """Cancels a job, or retries items of it.
 
         Raises:
-            NotFound: no job of the caller.
+            NotFound: no job of the caller, or an agent that it may not call.
             UnsupportedOperation: it is over, it has nothing to retry, or a task above it is being cancelled.
             InvalidInput: an item that has not failed.
             IdempotencyConflict: the key was used for another request.
-            Forbidden: a rule denies cancelling one of its tasks.
+            Forbidden: a rule denies cancelling one of its tasks, or it may not send to an agent.
         """
         found = await self.reads.find(principal, command.job_id)
         ref, writes = EntityRef(EntityKind.SESSION, command.job_id), self.writes
@@ -169,7 +170,7 @@ class Jobs:
         if await once.find(writes.log, ref.shard) is not None:
             return render(found, repeated=True)
         if isinstance(command, RetryJob):
-            await self._check_above(found)
+            await self._check_retry(principal, found)
         else:
             await self._check_rules(principal, command, found)
         wanted = (
@@ -196,10 +197,17 @@ class Jobs:
             with suppress(NotFound):  # erased meanwhile
                 await self.govern(principal, CancelTask(one.task_id, reason=command.reason))
 
-    async def _check_above(self, held: Held) -> None:
-        """Raises UnsupportedOperation if a task above the job is being cancelled (GR-11)."""
+    async def _check_retry(self, principal: Principal, held: Held) -> None:
+        """A retry sends again, and a task above the job may be cancelled (GR-11).
+
+        Raises:
+            NotFound, Forbidden: the caller may not send to an agent of the job.
+            UnsupportedOperation: a task above the job is being cancelled.
+        """
         record = held.record
         state = record.job if isinstance(record, SessionRecord) else None
+        for agent in dict.fromkeys(state.agents if state is not None else ()):
+            require_sending(principal, agent)
         if state is None or state.parent is None:
             return
         parent = await self.writes.read(TaskRecord, state.parent)

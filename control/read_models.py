@@ -46,7 +46,12 @@ from passerelle.core.wire.times import format_ms
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.open_questions import load_questions
-from passerelle.runtime.records.ownership import find_own, hide_unread, may_read
+from passerelle.runtime.records.ownership import (
+    find_hidden,
+    find_own,
+    hide_unread,
+    may_read,
+)
 from passerelle.runtime.records.waiting_turns import load_waiting
 
 if TYPE_CHECKING:
@@ -104,6 +109,9 @@ class Models:
         wanted = max(1, query.after + 1, last - query.limit + 1)
         entries = await self.log.read_page(stream, wanted - 1, max(0, last - wanted + 1))
         events = [decode_event(entry.data) for entry in entries if entry.sequence <= last]
+        tasks = (event.fact.scope.task_id for event in events)
+        hidden = await find_hidden(self.writes, principal, tasks)
+        events = [event for event in events if event.fact.scope.task_id not in hidden]
         threads = [*(await self.writes.read_all(ThreadRecord, session.threads)).values()]
         model = show_session(
             session,

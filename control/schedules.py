@@ -42,6 +42,7 @@ from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
+from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard, describe_session
 from passerelle.runtime.records.session_pages import index_session, read_session_page
@@ -85,12 +86,12 @@ class Schedules:
 
         Raises:
             NotFound: an agent that the caller may not call.
+            Forbidden: it may not send to the agent.
             InvalidInput: invalid times, or a message that is too long.
             UnsupportedOperation: the caller has its maximum of schedules.
             IdempotencyConflict: the key was used for another request.
         """
-        if not principal.may_call(command.agent):
-            raise NotFound("agent", command.agent)
+        require_sending(principal, command.agent)
         if command.agent != ROUTER:
             self.find_peer(command.agent)
         _check(command)
@@ -143,7 +144,8 @@ class Schedules:
         """Carries out a command; the due row sets the time of the schedule's next check.
 
         Raises:
-            NotFound: no schedule of the caller.
+            NotFound: no schedule of the caller, or an agent that it may not call.
+            Forbidden: it may not send to the agent.
             UnsupportedOperation: its status does not allow it.
             IdempotencyConflict: the key was used for another request.
         """
@@ -181,6 +183,7 @@ class Schedules:
                 next_ms = self.calendar.next_after(state.terms, now_ms)
                 return machine.StartTicks(principal.id, next_ms)
             case RunSchedule():
+                require_sending(principal, state.terms.agent)
                 return machine.RequestRun(principal.id, now_ms)
             case DeleteSchedule():
                 return machine.EndSchedule(principal.id)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
-from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.creation import name_row, refuse_queued
 from passerelle.control.messages import release_place
 from passerelle.control.start_routing import is_routed
@@ -45,7 +44,7 @@ from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_
 from passerelle.delegation.runs.plan import add_conditions, begin_attempt
 from passerelle.delegation.runs.quota_waits import UncoveredError
 from passerelle.delegation.runs.turn_request import OpenedTurn
-from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.limits.costs import FREE, Shortage
 from passerelle.runtime.records.assigned_threads import load_assigned
@@ -156,9 +155,7 @@ class Starting:
         refuse_queued(owned.record)
         refuse_second_run(owned.record)
         agent = command.agent or owned.record.assignee or owned.record.kind
-        if not principal.may_call(agent):
-            raise NotFound("agent", agent)
-        require_operation(principal, agent, Method.SEND_MESSAGE)
+        require_sending(principal, agent)
         await check_above(self.turns.writes, owned.record)
         turn = self._compose(owned.record, command, agent)
         caller = read_trace(command.traceparent, command.tracestate)

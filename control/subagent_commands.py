@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask, SubmitTurn
 from passerelle.core.errors import (
@@ -34,7 +33,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import CreateTask, LinkTasks, ResumeTask, StartTask
 from passerelle.core.task.status import ENDED, Status, Visibility
 from passerelle.core.wire.codec import from_bytes, to_wire
-from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.message_summary import digest_request
 from passerelle.runtime.records.places import hash_key
@@ -93,9 +92,7 @@ class Subagents:
             NotFound, UnsupportedOperation, GraphLimit: an agent, session or parent that takes no child.
             IdempotencyConflict: the key was used for another request.
         """
-        if not principal.may_call(command.agent):
-            raise NotFound("agent", command.agent)
-        require_operation(principal, command.agent, Method.SEND_MESSAGE)
+        require_sending(principal, command.agent)
         card = self.find_peer(command.agent).peek()
         create = CreateTask(
             command.agent,
@@ -135,9 +132,7 @@ class Subagents:
             UnsupportedOperation: it is closed, or its task takes no message now.
         """
         subagent, name, family = await self.reads.find(principal, command.subagent_id)
-        if not principal.may_call(name.peer):
-            raise NotFound("agent", name.peer)
-        require_operation(principal, name.peer, Method.SEND_MESSAGE)
+        require_sending(principal, name.peer)
         accepted = await self._find_repeated(principal, subagent, name, command, idem)
         if accepted is None:
             if subagent.state == "closed":

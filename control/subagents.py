@@ -32,7 +32,7 @@ from passerelle.core.subagent.name import SubagentName, parse_subagent
 from passerelle.core.subagent.requests import SubagentEvents, SubagentList
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
-from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.ownership import find_hidden, find_own, may_see
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -187,7 +187,9 @@ class SubagentReads:
             owned = await self.models.ownership.find(principal, query.task_id, None, hidden=True)
             task, session_id = owned.record, owned.record.session_id
         if query.thread_id is not None:
-            session_id = (await self._load_thread(query.thread_id)).session_id
+            writes = self.models.writes
+            thread = await find_own(writes, ThreadRecord, principal, query.thread_id)
+            session_id = thread.session_id
         family = await gather(self.models, principal, session_id or "")
         found, jobs = family.subagents, _show_job(family.session)
         if task is not None:
@@ -218,7 +220,7 @@ class SubagentReads:
         if name is None:
             raise NotFound("subagent", subagent_id)
         try:
-            thread = await self._load_thread(name.thread_id)
+            thread = await find_own(self.models.writes, ThreadRecord, principal, name.thread_id)
             family = await gather(self.models, principal, thread.session_id)
         except NotFound:
             raise NotFound("subagent", subagent_id) from None
@@ -231,6 +233,9 @@ class SubagentReads:
         """A page of its events. Raises NotFound."""
         subagent, name, family = await self.find(principal, query.subagent_id)
         events, marks = await self._read_thread(name, family)
+        tasks = (event.fact.scope.task_id for event in events)
+        hidden = await find_hidden(self.models.writes, principal, tasks)
+        events = [event for event in events if event.fact.scope.task_id not in hidden]
         parent = subagent.parent
         above = Scope(parent.session_id, parent.thread_id, parent.turn_id, parent.task_id)
         life = derive_subagent_events(name, events, above)
@@ -267,12 +272,6 @@ class SubagentReads:
                 marks["events"] = unavailable(f"events after {after} were not read")
                 break
         return found, marks
-
-    async def _load_thread(self, thread_id: str) -> ThreadRecord:
-        thread = await self.models.writes.read(ThreadRecord, thread_id)
-        if thread is None:
-            raise NotFound("thread", thread_id)
-        return thread
 
 
 def _mark(left_out: int, member: str = "subagents") -> dict[str, FreshnessMark]:

@@ -25,6 +25,7 @@ from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.writes import AppendOptions
 from passerelle.webhooks.push_configs import forget_all
 
@@ -66,11 +67,17 @@ class TaskTransfers:
             IdempotencyConflict: the key was used for another request.
         """
         writes, once = self.changes.writes, make_once(principal, command, idem)
-        task = _name(command.task_id)
+        task, exposure = _name(command.task_id)
         first = await once.find(writes.log, task.shard)
         if first is not None:
             return _read_first(first)
-        record = await self._find(principal, command.task_id, task)
+        record = (await writes.load([task]))[task].record
+        if (
+            not isinstance(record, TaskRecord)
+            or not _may_transfer(principal, record)
+            or exposure > record.exposure
+        ):
+            raise NotFound("task", command.task_id)
         new_owner = self._find_new_owner(principal, command, record)
         session = EntityRef(EntityKind.SESSION, record.session_id)
         gone: list[StoredWebhook] = []
@@ -96,12 +103,6 @@ class TaskTransfers:
         if not written.unchanged:
             await self._follow_up(task, record, written.held[task].record, gone)
         return TaskGiven(task.id, new_owner.id, written.held[task].stamp.version)
-
-    async def _find(self, principal: Principal, facade: str, task: EntityRef) -> TaskRecord:
-        record = (await self.changes.writes.load([task]))[task].record
-        if not isinstance(record, TaskRecord) or not _may_transfer(principal, record):
-            raise NotFound("task", facade)
-        return record
 
     def _find_new_owner(
         self, principal: Principal, command: GiveTask, record: TaskRecord
@@ -192,14 +193,15 @@ def _check_room(session: object) -> None:
 def _may_transfer(principal: Principal, record: TaskRecord) -> bool:
     if AccessScope.OPERATE in principal.scopes:
         return record.scope.tenant == principal.tenant
-    return record.owner == principal.key and record.visibility is not Visibility.HIDDEN
+    return may_see(principal, record)
 
 
-def _name(facade: str) -> EntityRef:
+def _name(facade: str) -> tuple[EntityRef, int]:
+    """The task and the exposure of a facade id."""
     parsed = parse_facade(facade)
     if parsed is None:
         raise NotFound("task", facade)
-    return EntityRef(EntityKind.TASK, parsed[0])
+    return EntityRef(EntityKind.TASK, parsed[0]), parsed[1]
 
 
 def _read_first(stored: bytes) -> TaskGiven:

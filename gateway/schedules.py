@@ -29,6 +29,7 @@ from passerelle.core.schedule.requests import (
 from passerelle.delegation.jobs.jobs import JobRunner
 from passerelle.delegation.jobs.schedules import ScheduleRunner
 from passerelle.runtime.common.calendar import ZonedCalendar
+from passerelle.runtime.common.calls import require_sending
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from passerelle.control.task_reads import TaskReads
     from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
     from passerelle.core.principal import Principal
+    from passerelle.delegation.runs.active_runs import Begun
     from passerelle.gateway.dependencies import CoreServices
     from passerelle.permission_bridge.governing.command_gate import CommandGate
 
@@ -82,8 +84,15 @@ def make_schedules(
     calendar = ZonedCalendar()
     job_reads = JobReads(writes, store.projections, Results(reads), deps.spending)
 
+    async def send(
+        principal: Principal, command: SubmitTurn, idem: str
+    ) -> tuple[TurnAccepted, Begun | None]:
+        # The grants may have changed since the job or schedule was made.
+        require_sending(principal, command.agent)
+        return await messages.submit(principal, command, idem)
+
     def submit(principal: Principal, command: SubmitTurn, idem: str) -> Future[TurnAccepted]:
-        return services.dispatch.commands.open_run(messages.submit(principal, command, idem))
+        return services.dispatch.commands.open_run(send(principal, command, idem))
 
     async def cancel(principal: Principal, command: CancelTask) -> object:
         await governing.govern(principal, command)

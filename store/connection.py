@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import hiredis
 from redis.asyncio.connection import Connection, parse_url
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 1.0
 _CLIENT_NAME: Final = "passerelle"
+_DATABASE: Final = re.compile("/?[0-9]*")
 
 RespValue: TypeAlias = "bytes | int | list[RespValue] | None"
 """Replies of the server in RESP 2: no maps, no decoding."""
@@ -103,6 +106,9 @@ def read_url(url: str) -> Endpoint:
         kwargs = cast("dict[str, Any]", parse_url(url))
     except ValueError as error:
         raise ConfigInvalid("redis_url", str(error)) from error
+    # redis-py reads any other path as database 0.
+    if "path" not in kwargs and not _DATABASE.fullmatch(urlsplit(url).path):
+        raise ConfigInvalid("redis_url", "the path should be the number of a database")
     connection_class = cast("type[Any]", kwargs.pop("connection_class", Connection))
     return Endpoint(kwargs, connection_class)
 

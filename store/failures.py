@@ -58,6 +58,9 @@ def explain_reply(error: RedisError) -> StoreUnavailable | Redirected:
     code = read_code(error)
     if code in REDIRECTIONS:
         return Redirected(code)
+    if code == "NOPERM":
+        # Only the server knows which right is missing.
+        return StoreUnavailable(f"{REASONS[code]}: {str(error).removeprefix('NOPERM ')}", "no")
     if code in REASONS:
         return StoreUnavailable(REASONS[code], "no")
     return StoreUnavailable(f"the server refused: {error}", "unknown")

@@ -53,8 +53,14 @@ async def _ask(nodes: Nodes, shard: Shard, name: str, *rest: str) -> None:
     try:
         await retry(partial(nodes.read, shard, pack(*command)))
     except StoreUnavailable as error:
-        if error.reason != REASONS["NOPERM"]:
+        if not error.reason.startswith(REASONS["NOPERM"]):
             raise
-        raise ConfigInvalid(
-            "redis_url", f"its user may not run {name}: add +{name.lower()} to its ACL rules"
-        ) from None
+        raise ConfigInvalid("redis_url", _advise(name, error.reason)) from None
+
+
+def _advise(name: str, reason: str) -> str:
+    """What is missing, in the words of Redis and Valkey of all versions: a command, a key or a channel."""
+    if "access" not in reason:
+        return f"its user may not run {name}: add +{name.lower()} to its ACL rules"
+    pattern = "&*" if "channel" in reason else "~*"
+    return f"its user may not use every key and channel: add {pattern} to its ACL rules"

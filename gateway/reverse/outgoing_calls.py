@@ -7,7 +7,7 @@ is that the socket identifies the caller, and the frame names the agent.
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.extensions import RESUME
@@ -26,12 +26,13 @@ from passerelle.gateway.a2a.calls import TENANT
 from passerelle.gateway.a2a.extensions import activate, read_metadata
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.http_request import ignore_disconnect
-from passerelle.gateway.a2a.operations import SCOPES, OperationCall
+from passerelle.gateway.a2a.operations import MAY_BE_LONG, SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.runtime.common.calls import check_key, require_operation, require_scope
 from passerelle.runtime.common.carried import set_call_context
 from passerelle.runtime.memory.room import MemoryDraw
 from passerelle.runtime.observability.logs import Requests
+from passerelle.runtime.records.long_content import LongTaskError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.face import FaceParts
-    from passerelle.gateway.a2a.operations import Operations, Streaming
+    from passerelle.gateway.a2a.operations import Operations, Single, Streaming
     from passerelle.gateway.a2a.visits import Visit
 
 _AFTER: Final = "after"
@@ -61,17 +62,24 @@ class OutgoingCalls:
         object.__setattr__(self, "_visits", visits)
 
     async def ask(
-        self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
-    ) -> JsonObject:
+        self,
+        ask: AgentAsk,
+        deliver: Callable[[bytes, str], Awaitable[None]],
+        answer: Callable[[JsonObject], Awaitable[None]],
+    ) -> None:
         """Executes a call; it is counted like one over any binding."""
         self._requests.begin()
         with self.operations.waits.present:
             async with self._visits.receive(ask.headers, "CHANNEL", CURRENT) as visit:
-                return await self._serve(visit, ask, deliver)
+                await self._serve(visit, ask, deliver, answer)
 
     async def _serve(
-        self, visit: Visit, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
-    ) -> JsonObject:
+        self,
+        visit: Visit,
+        ask: AgentAsk,
+        deliver: Callable[[bytes, str], Awaitable[None]],
+        answer: Callable[[JsonObject], Awaitable[None]],
+    ) -> None:
         principal = ask.find_principal()
         if not is_served(ask.to, self.parts.agents.names) or not principal.sees(ask.to):
             raise NotFound("agent", ask.to)
@@ -84,9 +92,20 @@ class OutgoingCalls:
         match method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
                 await self._stream(method, call, deliver)
-                return {}
             case _:
-                return await self.operations.answer(method, call, ignore_disconnect)
+                drawn = self._draw(call)
+                try:
+                    await answer(await self._answer(method, call, drawn))
+                finally:
+                    drawn.close()
+
+    async def _answer(self, method: Single, call: OperationCall, drawn: MemoryDraw) -> JsonObject:
+        """The result of a call; ``drawn`` holds the memory of a large one until it was sent."""
+        call = replace(call, in_pieces=method in MAY_BE_LONG)
+        try:
+            return await self.operations.answer(method, call, ignore_disconnect)
+        except LongTaskError as found:
+            return await found.load(drawn)
 
     async def _stream(
         self,
@@ -96,7 +115,7 @@ class OutgoingCalls:
     ) -> None:
         """Delivers every frame as stored; a caller that does not read holds up its own stream only."""
         form = choose_form(None, marked=RESUME in call.extensions)
-        drawn = MemoryDraw(self.parts.memory.bind("response", f"caller:{call.principal.id}"))
+        drawn = self._draw(call)
         async with self.operations.open(method, call) as followed:
             with self.operations.waits.hold(ignore_disconnect, call.judge):
                 async with aclosing(followed.frames) as frames:
@@ -105,6 +124,9 @@ class OutgoingCalls:
                             await deliver(form.render(await frame.load(drawn)), frame.cursor)
                         finally:
                             drawn.close()
+
+    def _draw(self, call: OperationCall) -> MemoryDraw:
+        return MemoryDraw(self.parts.memory.bind("response", f"caller:{call.principal.id}"))
 
     def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> OperationCall:
         named = read_metadata(ask.headers)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, assert_never, cast
 
 import structlog
 
-from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.approval.requests import PeerMuted, ReturnOwed, SeenNoted
 from passerelle.core.commands import (
     ActionAnswered,
@@ -46,7 +45,7 @@ from passerelle.core.errors import (
 from passerelle.core.evidence.requests import BundleExported
 from passerelle.core.job.requests import JobChanged
 from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
-from passerelle.core.principal import AccessScope, Principal
+from passerelle.core.principal import AccessScope
 from passerelle.core.read_models.capabilities import CapabilityPage
 from passerelle.core.schedule.requests import ScheduleChanged
 from passerelle.core.session.agent_requests import AgentChanged
@@ -99,8 +98,8 @@ from passerelle.runtime.common.calls import (
     Caller,
     MethodRow,
     name_key,
-    require_operation,
     require_scope,
+    require_sending,
 )
 
 if TYPE_CHECKING:
@@ -260,12 +259,6 @@ async def _execute(service: CommandService, caller: Caller, command: Command) ->
             return to_wire(await _cancel(service, caller, command))
         case _:
             return render_result(await service.execute(caller.principal, command, caller.idem))
-
-
-def require_sending(principal: Principal, agent: str) -> None:
-    """Raises Forbidden if the caller may not send to an agent that it sees; an unseen agent is not named."""
-    if principal.sees(agent):
-        require_operation(principal, agent, Method.SEND_MESSAGE)
 
 
 async def _delegate(

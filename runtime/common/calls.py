@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from passerelle.core.errors import Forbidden, InvalidInput
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.errors import Forbidden, InvalidInput, NotFound
 from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ def require_operation(principal: Principal, agent: str, operation: str) -> None:
     """Raises Forbidden unless the grants of the principal allow an A2A operation at an agent that it sees."""
     if principal.operations and not principal.may_use(agent, operation):
         raise Forbidden(f"{operation} of {agent!r} may not be called", operation=operation)
+
+
+def require_sending(principal: Principal, agent: str) -> None:
+    """Raises NotFound for an agent that the principal may not call, and Forbidden if it may not send there."""
+    if not principal.may_call(agent):
+        raise NotFound("agent", agent)
+    require_operation(principal, agent, Method.SEND_MESSAGE)
 
 
 def name_key(row: MethodRow, caller: Caller, params: JsonObject) -> Caller:

@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.frozen import frozen
@@ -45,11 +44,9 @@ class Owned:
 def may_see(principal: Principal, record: TaskRecord) -> bool:
     """Whether a task is the caller's and visible to it: a hidden task requires the operate scope (TR-6).
 
-    A task that the gateway routed is visible only if the caller may use the agent it was routed to.
+    It is visible only if the caller may use its agent, which may be the one it was routed to.
     """
-    if record.owner != principal.key or (
-        record.kind == ROUTER and not principal.sees(record.agent)
-    ):
+    if record.owner != principal.key or not principal.sees(record.agent):
         return False
     return record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes
 
@@ -63,6 +60,17 @@ def may_read(principal: Principal, record: TaskRecord) -> bool:
 def hide_unread(principal: Principal, records: Iterable[TaskRecord]) -> list[TaskRecord | None]:
     """The records in their order, with None for each that the caller may not read."""
     return [one if may_read(principal, one) else None for one in records]
+
+
+async def find_hidden(
+    writes: Writes, principal: Principal, tasks: Iterable[str | None]
+) -> frozenset[str]:
+    """Of the tasks that events of a caller's session name, those that it may not read.
+
+    A task of the session may belong to another owner by now, or to an agent that the caller may not use.
+    """
+    records = await writes.read_all(TaskRecord, (one for one in tasks if one))
+    return frozenset(name for name, one in records.items() if not may_read(principal, one))
 
 
 def may_oversee(principal: Principal, record: TaskRecord) -> bool:

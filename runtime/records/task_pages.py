@@ -1,21 +1,23 @@
 """Lists of a caller's tasks by status time, newest first, in pages that stay stable while the list changes.
 
 With a context the session's own list is read, without one the owner index. It contains only tasks that the caller may
-see: its own, shown ones, of the requested agent. A page token names the last row by time and id. A page with artifacts
-ends early once they are ``PAGE_BYTES``: it is in memory as a whole.
+see: its own, shown ones, of the requested agent. A page token names the last row by time and id. A page ends early once
+its content is ``PAGE_BYTES``: it is in memory as a whole. Large tasks are read one at a time in the whole process: each
+is in memory with its artifacts, even if the page has none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import leave_out_artifacts
 from passerelle.a2a_mapping.frames import render_page
 from passerelle.a2a_mapping.history import cut_history
-from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.a2a_mapping.long_task import measure_artifact
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED, REJECTED
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 PAGE_BYTES: Final = 16 * 1024 * 1024
-"""Content of the artifacts of one page, which has one task at least."""
+"""Content of the artifacts and messages of one page, which has one task at least."""
+LARGE_BYTES: Final = 1024 * 1024
+"""A task with more content of artifacts is read while no other one is."""
 _CHUNK: Final = 100
 _ENDS: Final[Mapping[str, IndexPart]] = {
     COMPLETED: "completed",
@@ -61,6 +65,7 @@ class Listing:
     log: EventLog
     projections: Projections
     contents: Contents
+    _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1), init=False)
 
     async def list_tasks(self, principal: Principal, query: ListTasks) -> JsonObject:
         """One page in A2A form: ``tasks, nextPageToken, pageSize, totalSize``.
@@ -79,16 +84,13 @@ class Listing:
     ) -> JsonObject:
         """A page of the tasks of a conversation."""
         before = read_token(query.page_token)
-        found: list[JsonObject] = []
-        total = size = 0
+        page, total = _Page(query), 0
         last: tuple[int, str] | None = None
         more = False
         rows = await self._context_rows(principal, context_id)
         async for row, held in self._walk(principal, query, rows):
             is_behind = before is None or row < before
-            wanted = is_behind and not more and len(found) < query.page_size
-            if wanted and found and size + _measure(query, held) > PAGE_BYTES:
-                wanted = False
+            wanted = is_behind and not more and page.has_room(held)
             # Content is read for the tasks of this page; a state filter requires it for all others as well.
             task = await self._read(query, held) if wanted or query.state is not None else None
             if task is None and (wanted or query.state is not None):
@@ -96,11 +98,10 @@ class Listing:
             total += 1
             more = more or (is_behind and not wanted)
             if wanted and task is not None:
-                found.append(task)
-                size += _measure(query, held)
+                page.add(task)
                 last = row
         token = write_token(last) if more and last else ""
-        return render_page(found, query.page_size, total, token)
+        return render_page(page.tasks, query.page_size, total, token)
 
     async def _list_state(self, principal: Principal, query: ListTasks, state: str) -> JsonObject:
         """A page of tasks in one state: ended ones are listed by final state, open ones are read and filtered.
@@ -114,19 +115,23 @@ class Listing:
         rows = [row for row in matches if before is None or row < before]
         if part is not None:
             key, limit = principal.key, query.page_size + 1
-            page = await self.projections.read_index(key, query.agent, before, limit, [part])
-            rows += [(at_ms, facade) for facade, at_ms in page if _is_after(query, at_ms)]
+            listed = await self.projections.read_index(key, query.agent, before, limit, [part])
+            rows += [(at_ms, facade) for facade, at_ms in listed if _is_after(query, at_ms)]
             total += await self.projections.count_index(key, query.agent, query.after_ms, [part])
         rows = sorted(set(rows), reverse=True)
         wanted = [(facade, at_ms) for at_ms, facade in rows[: query.page_size]]
-        loaded = await self._load(principal, query, wanted)
-        kept = loaded[: _count_fitting(query, [held for _, held in loaded])]
-        tasks = await join_all(self._read(query, held) for _, held in kept)
-        token = write_token(rows[query.page_size - 1]) if len(rows) > query.page_size else ""
-        if len(kept) < len(loaded):
-            token = write_token(kept[-1][0])
-        found = [task for task in tasks if task is not None]
-        return render_page(found, query.page_size, total, token)
+        end = rows[query.page_size - 1] if len(rows) > query.page_size else None
+        page, last = _Page(query), None
+        for row, held in await self._load(principal, query, wanted):
+            if not page.has_room(held):
+                end = last
+                break
+            task = await self._read(query, held)
+            if task is not None:
+                page.add(task)
+            last = row
+        token = write_token(end) if end else ""
+        return render_page(page.tasks, query.page_size, total, token)
 
     async def _match_open(
         self, principal: Principal, query: ListTasks, *, ended: bool
@@ -134,17 +139,18 @@ class Listing:
         """The tasks of the open part of the list that are in the requested state, by their current time."""
         matches: list[tuple[int, str]] = []
         before: tuple[int, str] | None = None
-        query = replace(query, include_artifacts=False)  # they would all be in memory at once
+        # They would all be in memory at once.
+        query = replace(query, include_artifacts=False, history_length=0)
         while True:
             key = principal.key
             rows = await self.projections.read_index(key, query.agent, before, _CHUNK, ["open"])
             loaded = await self._load(principal, query, rows)
             fitting = [(facade, held) for (_, facade), held in loaded if _has_ended(held) is ended]
-            tasks = await join_all(self._read(query, held) for _, held in fitting)
+            found = await join_all(self._matches(query, held) for _, held in fitting)
             matches += [
                 (_read_time(held), facade)
-                for (facade, held), task in zip(fitting, tasks, strict=True)
-                if task is not None
+                for (facade, held), is_found in zip(fitting, found, strict=True)
+                if is_found
             ]
             if len(rows) < _CHUNK:
                 return matches
@@ -153,30 +159,28 @@ class Listing:
     async def _list_index(self, principal: Principal, query: ListTasks) -> JsonObject:
         """A page from the owner's index: only the page's tasks are read, the rest is counted in the index."""
         last = read_token(query.page_token)
-        found: list[JsonObject] = []
-        size = 0
+        page = _Page(query)
         more, is_full = True, False
-        while more and not is_full and len(found) < query.page_size:
-            wanted = query.page_size - len(found)
+        while more and not is_full and len(page.tasks) < query.page_size:
+            wanted = query.page_size - len(page.tasks)
             rows = await self.projections.read_index(principal.key, query.agent, last, wanted + 1)
             if query.after_ms is not None:
                 rows = [row for row in rows if _is_after(query, row[1])]
             more = len(rows) > wanted
             ends = (rows[:wanted][-1][1], rows[:wanted][-1][0]) if rows else last
             for row, held in await self._load(principal, query, rows[:wanted]):
-                if found and size + _measure(query, held) > PAGE_BYTES:
+                if not page.has_room(held):
                     more = is_full = True
                     break
                 task = await self._read(query, held)
                 if task is not None:
-                    found.append(task)
-                    size += _measure(query, held)
+                    page.add(task)
                 last = row
             if not is_full:
                 last = ends
         total = await self.projections.count_index(principal.key, query.agent, query.after_ms)
         token = write_token(last) if more and last else ""
-        return render_page(found, query.page_size, total, token)
+        return render_page(page.tasks, query.page_size, total, token)
 
     async def _context_rows(self, principal: Principal, context_id: str) -> list[tuple[str, int]]:
         for place in list_places(principal, context_id):
@@ -210,7 +214,16 @@ class Listing:
             if one is not None and _fits(one.record, principal, query)
         ]
 
+    async def _matches(self, query: ListTasks, held: Held) -> bool:
+        return await self._read(query, held) is not None
+
     async def _read(self, query: ListTasks, held: Held) -> JsonObject | None:
+        if _measure(held) <= LARGE_BYTES:
+            return await self._read_now(query, held)
+        async with self._turn:
+            return await self._read_now(query, held)
+
+    async def _read_now(self, query: ListTasks, held: Held) -> JsonObject | None:
         if not isinstance(held.record, TaskRecord):
             return None
         task = await self.contents.read_task(held.record, held.fields)
@@ -220,17 +233,33 @@ class Listing:
         return task if query.include_artifacts else leave_out_artifacts(task)
 
 
-def _measure(query: ListTasks, held: Held) -> int:
-    """Bytes of the artifacts that the page would have with this task."""
-    if not query.include_artifacts or not isinstance(held.record, TaskRecord):
+@dataclass(slots=True)
+class _Page:
+    """The tasks of a page so far, and the bytes of their content."""
+
+    query: ListTasks
+    tasks: list[JsonObject] = field(default_factory=list["JsonObject"])
+    size: int = 0
+
+    def has_room(self, held: Held) -> bool:
+        """Whether the page takes this task. Its record has the size of its artifacts, so it need not be read."""
+        if not self.tasks:
+            return True
+        size = self.size + (_measure(held) if self.query.include_artifacts else 0)
+        return len(self.tasks) < self.query.page_size and size <= PAGE_BYTES
+
+    def add(self, task: JsonObject) -> None:
+        """Adds a task that was read."""
+        self.tasks.append(task)
+        content = (*objects_at(task, "artifacts"), *objects_at(task, "history"))
+        self.size += sum(map(measure_artifact, content))
+
+
+def _measure(held: Held) -> int:
+    """Bytes of the artifacts of a task."""
+    if not isinstance(held.record, TaskRecord):
         return 0
     return sum(artifact.size for artifact in held.record.artifacts)
-
-
-def _count_fitting(query: ListTasks, loaded: list[Held]) -> int:
-    """How many of these tasks fit into a page; at least one."""
-    sizes = accumulate(_measure(query, held) for held in loaded)
-    return max(1, sum(size <= PAGE_BYTES for size in sizes))
 
 
 def _fits(record: object, principal: Principal, query: ListTasks) -> bool:

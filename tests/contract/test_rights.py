@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import pytest
 
-from passerelle.core.errors import ConfigInvalid
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.rights import NEEDED
 from passerelle.store.store import Store, StoreSettings
@@ -89,6 +89,23 @@ async def test_missing_right_is_named_at_the_start(
         await Store.open(StoreSettings(url, tmp_path))
     with pytest.raises(ConfigInvalid, match=wanted):
         await Store.examine(url)
+
+
+@pytest.mark.parametrize(("rule", "added"), [("resetkeys", "~*"), ("resetchannels", "&*")])
+async def test_user_without_every_key_or_channel_is_told_so(
+    guarded: Server, tmp_path: Path, rule: str, added: str
+) -> None:
+    url = grant(guarded, *read_documented(), rule, *(["~other:*"] if rule == "resetkeys" else []))
+    with pytest.raises(ConfigInvalid, match=f"redis_url: .* add {re.escape(added)} to its ACL"):
+        await Store.open(StoreSettings(url, tmp_path))
+
+
+async def test_command_that_the_start_needs_first_is_named_by_the_server(
+    guarded: Server, tmp_path: Path
+) -> None:
+    url = grant(guarded, *read_documented(), "-info")
+    with pytest.raises(StoreUnavailable, match=r"not permitted: .*'info'"):
+        await Store.open(StoreSettings(url, tmp_path))
 
 
 async def test_store_opens_with_the_documented_rights(guarded: Server, tmp_path: Path) -> None:

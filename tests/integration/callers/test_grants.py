@@ -16,6 +16,11 @@ SENDER = {
     "may_call": [{"agent": "echo", "operations": ["SendMessage", "SendStreamingMessage"]}],
 }
 PROXY = {"addresses": ["127.0.0.1/32"], "certificate_header": "X-Client-Identity"}
+READER = {
+    "name": "reader",
+    "may_call": [{"agent": "echo", "operations": ["GetTask"]}],
+    "scopes": ["a2a:call", "tasks:read", "tasks:write"],
+}
 TILL = {"name": "till", "certificate": "CN=till"}
 ROOT = {"name": "root", "certificate": "CN=root"}
 
@@ -59,3 +64,23 @@ async def test_task_that_may_not_be_read_by_a2a_may_not_be_read_by_v1(rig: Rig) 
     headers = {"Authorization": "Bearer sender-key"}
     assert (await one.call("sender-key", "GetTask", {"id": task})).status_code == 403
     assert (await one.http.get(f"/v1/tasks/{task}", headers=headers)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/turns", {"text": "hello"}),
+        ("/v1/subagents", {"text": "hello"}),
+        ("/v1/jobs", {"title": "j", "agents": ["echo"], "inputs": ["hello"]}),
+        ("/v1/schedules", {"title": "s", "text": "hello", "everyS": 60}),
+    ],
+)
+async def test_caller_that_may_not_send_sends_in_no_way(
+    rig: Rig, path: str, body: JsonObject
+) -> None:
+    one = await rig.start(clients=[READER])
+    headers = {"Authorization": "Bearer reader-key"}
+    named = body if "agents" in body else {**body, "agent": "echo"}
+    refused = await one.http.post(path, json=named, headers=headers)
+    assert (refused.status_code, refused.json()["operation"]) == (403, "SendMessage")
+    assert rig.counted() == 0

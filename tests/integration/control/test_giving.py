@@ -161,6 +161,35 @@ async def test_the_old_owner_gets_the_answers_of_an_unknown_task(control: Contro
         await access.grant(BOB, session, full=False)
 
 
+async def test_what_happens_after_the_transfer_is_in_no_read_of_the_old_owner(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
+    record = await control.record(task_id)
+    session, thread = record.session_id, record.thread_id
+    await control.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+    await control.do("start_task", "start", BOB, taskId=task_id, text="a word of Bob's")
+    await control.until(task_id, Status.COMPLETED)
+    last = (await control.record(task_id)).last
+    for method, named in (
+        ("get_session", {"sessionId": session}),
+        ("get_session_tasks", {"sessionId": session}),
+        ("get_archived", {"ref": f"{session}@{last}"}),
+        ("get_thread", {"threadId": thread}),
+        ("get_thread_context", {"threadId": thread}),
+        ("list_subagents", {"threadId": thread}),
+    ):
+        shown = orjson.dumps(await control.do(method, None, ADA, **named)).decode()
+        assert "a word" not in shown, method
+        assert task_id not in shown, method
+    for word, name in (("inputs", session), ("results", session), ("messages", thread)):
+        with pytest.raises(Forbidden) as refused:
+            await control.harness.parts.grants.grant(
+                ADA, parse_stream_name(f"{word}:{name}"), full=False
+            )
+        assert refused.value.details["why"] == "task_given"
+
+
 async def test_a_task_transferred_back_equals_one_that_was_never_transferred(
     control: ControlClient,
 ) -> None:
@@ -207,6 +236,15 @@ async def test_a_task_is_transferred_only_by_its_owner(
     task_id = await control.create()
     with pytest.raises(NotFound):
         await control.do("give_task", None, who, taskId=task_id, owner="bob")
+    assert (await control.record(task_id)).owner == ADA.key
+
+
+async def test_a_task_is_not_transferred_under_an_id_that_it_never_had(
+    control: ControlClient,
+) -> None:
+    task_id = await control.create()
+    with pytest.raises(NotFound):
+        await control.do("give_task", None, PLAIN, taskId=f"{task_id}~2", owner="bob")
     assert (await control.record(task_id)).owner == ADA.key
 
 

@@ -335,6 +335,28 @@ async def test_row_of_a_cancelled_job_is_dropped_when_its_owner_may_not_cancel_a
         assert (await bench.control.record(line["taskId"])).status is Status.WAITING_INPUT
 
 
+async def test_caller_that_may_not_send_retries_no_item(bench: Bench) -> None:
+    job = await bench.make(["fail badly"])
+    await bench.finish(job)
+    reader = replace(ADA, operations={"echo": frozenset({Method.GET_TASK})})
+    for who, refusal in (
+        (reader, Forbidden),
+        (replace(ADA, agents=frozenset({"other"})), NotFound),
+    ):
+        with pytest.raises(refusal):
+            await bench.control.do("retry_job", None, who, jobId=job)
+    await bench.control.do("retry_job", jobId=job)
+    runner = bench.harness.parts.schedules.items
+
+    def find_principal(_name: str, _tenant: str) -> Principal:
+        return reader
+
+    object.__setattr__(runner, "find_principal", find_principal)
+    await bench.finish(job)
+    [line] = await bench.table(job)
+    assert line["error"]["code"] == "forbidden"
+
+
 async def test_cancel_reaches_an_item_sent_but_not_recorded(bench: Bench) -> None:
     runner = bench.harness.parts.schedules.items
     submit = runner.submit

@@ -12,6 +12,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import (
+    Forbidden,
     IdempotencyConflict,
     InvalidInput,
     NotFound,
@@ -24,7 +25,7 @@ from passerelle.core.payloads.conversation import SessionUpdated
 from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Principal
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.times import parse_ms
@@ -252,6 +253,28 @@ async def test_run_that_may_not_replace_another_fails_and_later_ticks_continue(
     assert [one.get("error", {}).get("code") for one in shown["recent"]] == [code, code, None]
     assert (await bench.control.record(first)).status is Status.WAITING_INPUT
     assert await bench.count_tasks(schedule) == 1
+
+
+async def test_caller_that_may_not_send_runs_no_schedule(bench: ScheduleBench) -> None:
+    schedule = await bench.make()
+    reader = replace(ADA, operations={"echo": frozenset({Method.GET_TASK})})
+    for who, refusal in (
+        (reader, Forbidden),
+        (replace(ADA, agents=frozenset({"other"})), NotFound),
+        (replace(ADA, scopes=ADA.scopes - {AccessScope.CALL}), NotFound),
+    ):
+        with pytest.raises(refusal):
+            await bench.control.do("run_schedule", None, who, scheduleId=schedule)
+    runner = bench.harness.parts.schedules.runner
+
+    def find(_name: str, _tenant: str) -> Principal:
+        return reader
+
+    object.__setattr__(runner, "find_principal", find)
+    await bench.pass_tick(schedule)
+    [run] = (await bench.show(schedule))["recent"]
+    assert run["error"]["code"] == "forbidden"
+    assert await bench.count_tasks(schedule) == 0
 
 
 # ---------------------------------------------------------------- crashes

@@ -23,6 +23,7 @@ from passerelle.client.agent import (
     UnknownOutcome,
 )
 from passerelle.core.wire.json import JsonObject
+from passerelle.runtime.memory.budget import Budget, MemoryShortage
 from tests.integration.callers.rig import Instance
 from tests.integration.devices.asking import BOB, bearer, list_pending
 from tests.integration.reverse.rig import ASKER, NAME, Answer, Caller, Rig, read_texts
@@ -92,6 +93,29 @@ async def test_an_agent_gets_the_answer_of_another_one_and_owns_the_task(rig: Ri
         seen = await Caller(instance).ask("GetTask", {"id": task["id"]})
         assert seen["error"]["data"][0]["reason"] == "TASK_NOT_FOUND"
     assert rig.agent.executor.executed == {"own-1": 1}
+
+
+async def test_large_task_draws_on_the_memory_budget_until_it_was_sent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await rig.start_with_asker()
+    taken: list[tuple[str, int]] = []
+    take = Budget.take
+
+    def note(self: Budget, holder: str, amount: int) -> MemoryShortage | None:
+        taken.append((holder, amount))
+        return take(self, holder, amount)
+
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        text = "x" * 800_000
+        monkeypatch.setattr("passerelle.delegation.runs.draft.LARGE_BYTES", len(text) // 2)
+        task = await send(asker, text)
+        monkeypatch.setattr(Budget, "take", note)
+        for method in ("GetTask", "GetTask"):
+            assert read_texts(await asker.call(NAME, method, {"id": task["id"]})) == [text]
+    assert [holder for holder, _ in taken] == [f"caller:{ASKER}"] * 2
+    assert min(amount for _, amount in taken) > len(text)
+    assert instance.face.parts.memory.budget.held == 0
 
 
 async def test_an_agent_sees_no_task_of_another_caller(rig: Rig) -> None:

@@ -37,10 +37,14 @@ class Agents:
         self.asked: list[AgentAsk] = []
         self.given = 0
         self.left = 0
+        self.sent = 0
 
     async def ask(
-        self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
-    ) -> JsonObject:
+        self,
+        ask: AgentAsk,
+        deliver: Callable[[bytes, str], Awaitable[None]],
+        answer: Callable[[JsonObject], Awaitable[None]],
+    ) -> None:
         self.asked.append(ask)
         match ask.method:
             case "Wait":
@@ -60,7 +64,8 @@ class Agents:
                 raise NotFound("agent", ask.to)
             case _:
                 pass
-        return ask.params
+        await answer(ask.params)
+        self.sent += 1
 
 
 class Wire:
@@ -189,6 +194,22 @@ async def test_long_content_comes_and_goes_in_pieces() -> None:
     pieces = [one for one in side.wire.frames if isinstance(one, CallPiece)]
     assert "".join(piece.text for piece in pieces) == text
     assert {piece.id for piece in pieces} == {"1"}
+
+
+async def test_long_answer_waits_for_its_reader() -> None:
+    side = Side()
+    text = orjson.dumps({"text": "x" * 3 * PIECE_CHARS}).decode()
+    for at in range(0, len(text), 50_000):
+        side.asking.take(AnswerPiece("1", text[at : at + 50_000]))
+    side.wire.is_writable = False
+    side.ask("1", "Echo")
+    await wait_until(lambda: side.agents.asked, 10, "the call is carried out")
+    await asyncio.sleep(0)
+    assert (side.agents.sent, side.asking.outbox.size_bytes) == (0, 0)
+    side.wire.is_writable = True
+    side.asking.outbox.take_room()
+    assert await side.until_answered() == Answer("1", {})
+    assert side.agents.sent == 1
 
 
 @pytest.mark.parametrize("text", ["x" * 50_000, ""])

@@ -87,7 +87,18 @@ def test_endpoint_shows_where_and_never_the_password(url: str, name: str) -> Non
     assert "secret" not in repr(endpoint)
 
 
-@pytest.mark.parametrize("url", ["", "http://db", "redis://db:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://db",
+        "redis://db:port",
+        "redis://db/orders",
+        "redis://db/1x",
+        "rediss://db/1/2",
+        "redis://db/-1",
+    ],
+)
 def test_unusable_url_is_a_setting_at_fault(url: str) -> None:
     with pytest.raises(ConfigInvalid, match="redis_url"):
         read_url(url)
