@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import Forbidden
 from passerelle.core.events import Fact
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _STRICTNESS: Final = ("allow", "ask", "deny")
-_PLACES: Final = ("contextId", "taskId")
 _NOTE_MS: Final = 600_000
 
 
@@ -115,7 +113,7 @@ async def judge_send(
     )
     if is_withheld:
         results = results.without_content()
-    sent = message if results.message is None else _adopt(results.message, message)
+    sent = message if results.message is None else results.message
     opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
     facts = PolicyFacts(evaluation_id, is_configured=True, opinions=(*results.verdicts, *opinions))
     found = [_evaluate(send.make_case(sent), facts, now_ms, rules)]
@@ -168,10 +166,3 @@ def check_judgement(judged: JudgedSend) -> None:
 
 def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:
     return replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
-
-
-def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
-    """The message as a hook changed it; ids, role and context are kept, since a hook may not change them."""
-    kept: JsonObject = {name: before[name] for name in ("messageId", *_PLACES) if name in before}
-    bare = {name: one for name, one in changed.items() if name not in _PLACES}
-    return {**bare, "role": before.get("role", ROLE_USER), **kept}
