@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.members import (
     read_whole,
     require_text,
 )
-from passerelle.a2a_mapping.states import PEER_STATES
+from passerelle.a2a_mapping.states import PEER_STATES, UNSPECIFIED
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
@@ -34,7 +34,6 @@ PAGE_SIZE_DEFAULT: Final = 50
 PAGE_SIZE_MAX: Final = 100
 MOST_NAMED: Final = 8
 """Names of artifacts in one message."""
-_UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
 
 _MESSAGE_NAMES: Final = {
     "message_id": "messageId",
@@ -309,7 +308,7 @@ def _parse_configuration(configuration: JsonObject, path: str = "configuration."
 
 def _read_state(params: JsonObject) -> str | None:
     state = read_text(params, "status")
-    if state is None or state == _UNSPECIFIED:
+    if state is None or state == UNSPECIFIED:
         return None
     if state not in PEER_STATES:
         raise InvalidInput("status", f"must be one of {', '.join(PEER_STATES)}")
