@@ -5,7 +5,7 @@ A hook may change the message. The rules then evaluate both versions, so a hook 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.facts import Ref, Scope
     from passerelle.core.ports.blobs import Blobs
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.permission_bridge.hooks.hooks import HookResults
@@ -44,7 +44,10 @@ _NOTE_MS: Final = 600_000
 
 @frozen
 class SendCase:
-    """The destination of a message, and the caller. ``agent`` is the one that the caller addressed."""
+    """The destination of a message, and the caller. ``agent`` is the one that the caller addressed.
+
+    ``metadata`` is that of the request, which the agent gets beside the message.
+    """
 
     peer: str
     agent: str
@@ -54,10 +57,15 @@ class SendCase:
     scope: Scope
     is_call: bool
     """Whether it is the caller's own call: a further attempt is not, unless the gateway chose another agent."""
+    metadata: JsonObject = field(default_factory=dict["str", "Json"])
 
     def make_case(self, message: JsonObject) -> OutboundDelegation:
         """The case that the rules evaluate."""
-        args: JsonObject = {"text": read_text(message), "message": message}
+        args: JsonObject = {
+            "text": read_text(message),
+            "message": message,
+            "metadata": self.metadata,
+        }
         return OutboundDelegation(self.peer, self.caller, self.tags, self.card_hash, args)
 
 

@@ -218,6 +218,7 @@ class FollowUps:
             card_hash=run.worker.card_hash if run else None,
             scope=scope_of(record),
             is_call=False,
+            metadata=object_at(message.command.params or {}, "metadata"),
         )
         shard = message.task.shard
         judged = await judge_send(

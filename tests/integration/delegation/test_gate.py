@@ -379,6 +379,56 @@ async def test_hook_whose_message_is_no_message_has_failed(
     assert harness.peer.texts == ["ask Which colour?"]
 
 
+NOTED: Final[JsonObject] = {"metadata": {"route": {"note": SECRET}}}
+"""Members of a request beside its message."""
+
+
+def forbid_secret(given: JsonObject) -> JsonObject:
+    return {"verdict": "deny" if SECRET in str(given) else "silent"}
+
+
+@pytest.mark.requirement("EXT-1", "EXT-3")
+@pytest.mark.parametrize("judge_by", ["rule", "hook"])
+async def test_metadata_of_the_request_is_evaluated_with_its_message(
+    harness: Harness, judge_by: str
+) -> None:
+    asking, _ = await harness.talk("ask Which colour?")
+    condition = f"action.args.metadata.route.note.contains('{SECRET}')"
+    rule = Rule("no-secrets", "deny", read_condition(condition), about=SENDS)
+    is_rule = judge_by == "rule"
+    harness.rules = make_policy((rule,)) if is_rule else hook("forbid_secret")
+    accepted = await harness.send("hello", params=NOTED)
+    record = await harness.until(accepted, Status.FAILED)
+    assert record.rejected
+    with pytest.raises(Forbidden, match="policy forbids it"):
+        await harness.send("blue", task=asking.facade, params=NOTED)
+    assert harness.peer.texts == ["ask Which colour?"]
+    plain: JsonObject = {"metadata": {"route": {"note": "fast"}}}
+    allowed = await harness.send("hello", params=plain)
+    await harness.until(allowed, Status.COMPLETED)
+    assert harness.peer.requests[-1].params["metadata"] == plain["metadata"]
+
+
+@pytest.mark.requirement("EXT-1", "EVC-10")
+@pytest.mark.parametrize("is_taken_over", [True, False])
+async def test_approver_sees_the_metadata_of_the_request(
+    harness: Harness, *, is_taken_over: bool
+) -> None:
+    harness.rules = ASKS
+    accepted = await harness.send("hello", params=NOTED)
+    await harness.await_answer(accepted)
+    view = await harness.question(accepted)
+    content = cast("JsonObject", cast("JsonObject", view["subject"])["content"])
+    assert content["requestMetadata"] == NOTED["metadata"]
+    if is_taken_over:
+        await harness.restart()
+        await harness.adopt(accepted)
+    await harness.respond(view, option_id="send")
+    await harness.until(accepted, Status.COMPLETED)
+    [sent] = [one for one in harness.peer.requests if "Message" in one.method]
+    assert sent.params["metadata"] == NOTED["metadata"]
+
+
 @pytest.mark.requirement("EXT-3")
 @pytest.mark.parametrize("keeps", [True, False])
 async def test_history_has_a_rewritten_message_once_as_its_caller_wrote_it(
