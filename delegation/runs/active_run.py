@@ -252,7 +252,13 @@ class ActiveRun:
 
     async def refer(self, message: JsonObject) -> ResolvedReferences:
         """Resolves what a stored message refers to, as this peer may read it."""
-        return await self.deps.references.recall(self.run.record, self.peer.name, message)
+        referred = await self.deps.references.recall(self.run.record, self.peer.name, message)
+        self._keep_ids(referred)
+        return referred
+
+    def _keep_ids(self, referred: ResolvedReferences) -> None:
+        """Keeps under which ids the peer gets the tasks that a message to it refers to."""
+        self.run.context.referred |= {remote: facade for facade, remote in referred.ids.items()}
 
     async def recall(self) -> JsonObject | None:
         """The first message as it was or will be sent: as addressed here, else rebuilt from what is stored."""
@@ -271,6 +277,7 @@ class ActiveRun:
 
     def address(self, params: JsonObject, referred: ResolvedReferences) -> JsonObject | None:
         """The request for the agent; None where the run has ended."""
+        self._keep_ids(referred)
         if self.run.templated is not None:
             to = RemoteAddress(
                 self.run.templated.remote_context_id, None, None, referred.ids, referred.parts

@@ -146,9 +146,9 @@ def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
 
 
 def relabel_for(draft: DecisionDraft, native_task: str, native_context: str) -> Relabel:
-    """Maps the peer's ids to ours: those of every run of the task, and the two in this frame."""
+    """Maps the peer's ids to ours: of every run of the task, of tasks referred to, and the two in this frame."""
     facade, context_id = draft.facade, draft.context.context_id
-    known: dict[str, str] = {}
+    known = {**draft.context.referred}
     for attempt in draft.record.attempts:
         if attempt.remote_task_id:
             known[attempt.remote_task_id] = facade
