@@ -57,6 +57,23 @@ async def test_an_answer_that_is_none_is_reported_at_once(
     assert error["message"] == "agent 'echo' answered with something that is not A2A"
 
 
+@pytest.mark.parametrize("code", [-32603, -32602, -32001])
+@pytest.mark.requirement("DLV-5")
+async def test_an_answer_that_is_none_is_reported_at_once_by_an_agent_that_refuses_its_list(
+    rig: Rig, code: int
+) -> None:
+    await rig.send("hello")
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "not now"}}
+    rig.peer.answer_next(
+        ScriptedResponse(200, b"", _STREAMED),
+        ScriptedResponse(200, orjson.dumps(error), {"Content-Type": "application/json"}),
+    )
+    async with asyncio.timeout(_WITHIN_S):
+        refusal = await rig.refuse("SendStreamingMessage", rig.message("go"))
+    assert refusal["message"] == "agent 'echo' answered with something that is not A2A"
+    assert rig.peer.count("ListTasks") == 1
+
+
 @pytest.mark.parametrize("number", [None, "7f", 12345])
 async def test_events_belong_to_their_stream_whatever_their_id(rig: Rig, number: Json) -> None:
     done: JsonObject = {**_WORKING, "status": {"state": "TASK_STATE_COMPLETED"}}
