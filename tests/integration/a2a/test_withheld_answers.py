@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, cast
 
 import pytest
@@ -15,6 +16,8 @@ from passerelle.permission_bridge.rules import make_policy
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.integration.a2a.speakers import Speaker
 from tests.integration.a2a.test_bindings_agree import speakers
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 __all__ = ["speakers"]
 
@@ -61,3 +64,22 @@ async def test_answer_over_the_output_limit_is_a_failed_task_in_every_form(
         assert state == "TASK_STATE_FAILED", name
         assert text.startswith("agent 'echo' sent too much output: "), name
     assert rig.counted() == len(speakers), "nothing was sent twice"
+
+
+async def speak_and_work_on(turn: Turn) -> None:
+    said: JsonObject = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": SECRET}]}
+    task = turn.make_task(turn)
+    task.record["status"] = {"state": "TASK_STATE_WORKING", "message": said}
+    task.show()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.requirement("PRS-4")
+async def test_agent_whose_first_frame_is_withheld_is_told_to_stop(rig: Rig) -> None:
+    hook = HookTerms("guard", frozenset({"before_deliver"}), call=f"{HERE}:withhold")
+    rig.rules[0] = make_policy(hooks=(hook,))
+    rig.peer.next(speak_and_work_on)
+    frames = await rig.collect("SendStreamingMessage", rig.message("go"))
+    status = frames[-1].result["task"]["status"]
+    assert status["state"] == "TASK_STATE_FAILED"
+    await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent is told to stop")
