@@ -29,6 +29,7 @@ from passerelle.core.wire.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
 _REFERENCES: Final = "referenceTaskIds"
+_PLACES: Final = ("taskId", "contextId")
 _SHORT: Final = 32
 """Up to this many messages a linear search is faster than an index."""
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -214,16 +215,28 @@ def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonOb
     return put_history(task, history) if history else task
 
 
-def rename_message(task: JsonObject, sent: str, own: str) -> JsonObject:
-    """A copy in which the message sent as ``sent`` has its original id again."""
+def restore_message(task: JsonObject, sent: str, own: JsonObject, *, is_whole: bool) -> JsonObject:
+    """A copy in which the message sent as ``sent`` has the id of ``own`` again, and its content if that ``is_whole``.
+
+    Otherwise the message sent has the content of several.
+    """
     history = objects_at(task, "history")
     if all(text_at(message, "messageId") != sent for message in history):
         return task
-    renamed = [
-        {**message, "messageId": own} if text_at(message, "messageId") == sent else message
+    restored = [
+        _restore(message, own, is_whole=is_whole)
+        if text_at(message, "messageId") == sent
+        else message
         for message in history
     ]
-    return {**task, "history": as_list(renamed)}
+    return {**task, "history": as_list(restored)}
+
+
+def _restore(message: JsonObject, own: JsonObject, *, is_whole: bool) -> JsonObject:
+    named: JsonObject = {**message, "messageId": text_at(own, "messageId")}
+    if not is_whole or text_at(message, "role") == ROLE_AGENT or same_message(named, own):
+        return named
+    return own | {name: one for name, one in named.items() if name in _PLACES}
 
 
 def cut_history(task: JsonObject, length: int | None, cap: int | None = None) -> JsonObject:

@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.members import (
     read_whole,
     require_text,
 )
-from passerelle.a2a_mapping.states import PEER_STATES
+from passerelle.a2a_mapping.states import PEER_STATES, UNSPECIFIED
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
@@ -34,7 +34,6 @@ PAGE_SIZE_DEFAULT: Final = 50
 PAGE_SIZE_MAX: Final = 100
 MOST_NAMED: Final = 8
 """Names of artifacts in one message."""
-_UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
 
 _MESSAGE_NAMES: Final = {
     "message_id": "messageId",
@@ -140,7 +139,7 @@ def read_send(params: JsonObject) -> SendRequest:
     Raises:
         InvalidInput: a required field is missing or a field is malformed; naming it.
     """
-    message = _read_message(params)
+    message = read_message(params)
     configuration = _NO_CONFIGURATION
     whole: JsonObject = {**params, "message": message}
     if given := "configuration" in params and _read_object(params, "configuration", ""):
@@ -162,6 +161,34 @@ def read_send(params: JsonObject) -> SendRequest:
         configuration.return_immediately,
         configuration.push,
     )
+
+
+def read_message(params: JsonObject) -> JsonObject:
+    """The message of a request, in camelCase; its ids and references are not checked.
+
+    Raises:
+        InvalidInput: there is none, or a field is malformed; naming it.
+    """
+    value = params.get("message")
+    if not isinstance(value, dict):
+        missing = explain_missing(params, "message")
+        raise InvalidInput("message", missing if value is None else "must be an object")
+    message = _rename(value, _MESSAGE_NAMES, "message.")
+    role = message.get("role")
+    if role == 1 and type(role) is int:
+        # ProtoJSON parsers accept an enum by its number too.
+        message["role"] = role = ROLE_USER
+    if role != ROLE_USER:
+        raise InvalidInput("message.role", f"must be {ROLE_USER}")
+    parts = message.get("parts")
+    if not isinstance(parts, list) or not (parts or _is_metadata_decision(message)):
+        raise InvalidInput("message.parts", "must be a list with at least one part")
+    message["parts"] = [
+        _read_part(part, f"message.parts[{index}]") for index, part in enumerate(parts)
+    ]
+    if "metadata" in message:
+        _read_object(message, "metadata", "message.")
+    return message
 
 
 def read_configuration(given: JsonObject) -> None:
@@ -236,29 +263,6 @@ def read_query(query: Mapping[str, str]) -> JsonObject:
     return {name: value for name, value in query.items() if value != ""}
 
 
-def _read_message(params: JsonObject) -> JsonObject:
-    value = params.get("message")
-    if not isinstance(value, dict):
-        missing = explain_missing(params, "message")
-        raise InvalidInput("message", missing if value is None else "must be an object")
-    message = _rename(value, _MESSAGE_NAMES, "message.")
-    role = message.get("role")
-    if role == 1 and type(role) is int:
-        # ProtoJSON parsers accept an enum by its number too.
-        message["role"] = role = ROLE_USER
-    if role != ROLE_USER:
-        raise InvalidInput("message.role", f"must be {ROLE_USER}")
-    parts = message.get("parts")
-    if not isinstance(parts, list) or not (parts or _is_metadata_decision(message)):
-        raise InvalidInput("message.parts", "must be a list with at least one part")
-    message["parts"] = [
-        _read_part(part, f"message.parts[{index}]") for index, part in enumerate(parts)
-    ]
-    if "metadata" in message:
-        _read_object(message, "metadata", "message.")
-    return message
-
-
 def _is_metadata_decision(message: JsonObject) -> bool:
     """Whether it is a decision in the form of AgentStack, which has no parts."""
     metadata = message.get("metadata")
@@ -304,7 +308,7 @@ def _parse_configuration(configuration: JsonObject, path: str = "configuration."
 
 def _read_state(params: JsonObject) -> str | None:
     state = read_text(params, "status")
-    if state is None or state == _UNSPECIFIED:
+    if state is None or state == UNSPECIFIED:
         return None
     if state not in PEER_STATES:
         raise InvalidInput("status", f"must be one of {', '.join(PEER_STATES)}")

@@ -175,7 +175,7 @@ _TASK_IDS: Final = (
 
 
 def read_task_id(body: JsonObject) -> str | None:
-    """The task of an agent's push notification; everything else is read from the agent.
+    """The task that an answer or a push notification of an agent names; everything else of the latter is read from it.
 
     From a StreamResponse of 1.0, or from a Task, an update or a Message of 0.3.
     """

@@ -13,6 +13,7 @@ from typing import Final
 from passerelle.core.frozen import frozen
 from passerelle.core.task.status import Status
 
+UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
 SUBMITTED: Final = "TASK_STATE_SUBMITTED"
 WORKING: Final = "TASK_STATE_WORKING"
 INPUT_REQUIRED: Final = "TASK_STATE_INPUT_REQUIRED"

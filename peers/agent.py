@@ -11,9 +11,10 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from passerelle.a2a_mapping.enums import name_enums
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.errors import RemoteError
-from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
+from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, PeerCall
 from passerelle.peers.guarded_transport import GuardedTransport
@@ -235,9 +236,7 @@ class AgentPeer:
                 guarded = self._choose(known, call, tried)
                 if guarded is None:
                     break
-                outcome = await guarded.call(call)
-                if isinstance(outcome, Unknown) and call.operation in SENDS:
-                    outcome = answers.judge_send(outcome)
+                outcome = _read(await guarded.call(call), call.operation)
                 if isinstance(outcome, Answered) or not self._may_try_next(guarded, call, outcome):
                     break
                 tried.append(guarded.interface)
@@ -267,9 +266,9 @@ class AgentPeer:
             while (guarded := self._choose(await self._cards.load(), call, tried)) is not None:
                 has_begun = False
                 async with aclosing(guarded.follow(call)) as outcomes:
-                    async for outcome in outcomes:
-                        if isinstance(outcome, Unknown) and operation in SENDS:
-                            outcome = answers.judge_send(outcome)  # noqa: PLW2901  the same outcome, read as one of a send
+                    async for one in outcomes:
+                        outcome = one if isinstance(one, Closed) else _read(one, operation)
+                        del one
                         last = _ANSWER if isinstance(outcome, Answered) else outcome
                         if not has_begun and self._may_try_next(guarded, call, outcome):
                             break
@@ -356,3 +355,12 @@ def _describe_end(outcome: StreamOutcome | None) -> str:
     if outcome is _NO_INTERFACE:
         return "no_interface"
     return "left" if outcome is None else name_outcome(outcome)
+
+
+def _read(outcome: PeerOutcome, operation: Operation) -> PeerOutcome:
+    """An outcome of an operation, as everything else reads it."""
+    if isinstance(outcome, Answered):
+        name_enums(outcome.result)
+    elif isinstance(outcome, Unknown) and operation in SENDS:
+        return answers.judge_send(outcome)
+    return outcome

@@ -63,6 +63,11 @@ def digest_use(request: ApprovalRequest, asking: Asking, message: JsonObject) ->
     return compute_digest(render_request(same, asking.scope))
 
 
+def add_request(message: JsonObject, metadata: JsonObject) -> JsonObject:
+    """What approvers are asked about: the message, with the metadata of its request, which the agent gets as well."""
+    return {**message, "requestMetadata": metadata} if metadata else message
+
+
 def show_message(message: JsonObject) -> Shown:
     """The message as approvers see it: escaped, and either complete or marked as incomplete."""
     return show_subject(_make_prompt(message))

@@ -5,12 +5,11 @@ A hook may change the message. The rules then evaluate both versions, so a hook 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import Forbidden
 from passerelle.core.events import Fact
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.facts import Ref, Scope
     from passerelle.core.ports.blobs import Blobs
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.permission_bridge.hooks.hooks import HookResults
@@ -40,13 +39,15 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _STRICTNESS: Final = ("allow", "ask", "deny")
-_PLACES: Final = ("contextId", "taskId")
 _NOTE_MS: Final = 600_000
 
 
 @frozen
 class SendCase:
-    """The destination of a message, and the caller. ``agent`` is the one that the caller addressed."""
+    """The destination of a message, and the caller. ``agent`` is the one that the caller addressed.
+
+    ``metadata`` is that of the request, which the agent gets beside the message.
+    """
 
     peer: str
     agent: str
@@ -56,10 +57,15 @@ class SendCase:
     scope: Scope
     is_call: bool
     """Whether it is the caller's own call: a further attempt is not, unless the gateway chose another agent."""
+    metadata: JsonObject = field(default_factory=dict["str", "Json"])
 
     def make_case(self, message: JsonObject) -> OutboundDelegation:
         """The case that the rules evaluate."""
-        args: JsonObject = {"text": read_text(message), "message": message}
+        args: JsonObject = {
+            "text": read_text(message),
+            "message": message,
+            "metadata": self.metadata,
+        }
         return OutboundDelegation(self.peer, self.caller, self.tags, self.card_hash, args)
 
 
@@ -115,7 +121,7 @@ async def judge_send(
     )
     if is_withheld:
         results = results.without_content()
-    sent = message if results.message is None else _adopt(results.message, message)
+    sent = message if results.message is None else results.message
     opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
     facts = PolicyFacts(evaluation_id, is_configured=True, opinions=(*results.verdicts, *opinions))
     found = [_evaluate(send.make_case(sent), facts, now_ms, rules)]
@@ -168,10 +174,3 @@ def check_judgement(judged: JudgedSend) -> None:
 
 def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:
     return replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
-
-
-def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
-    """The message as a hook changed it; ids, role and context are kept, since a hook may not change them."""
-    kept: JsonObject = {name: before[name] for name in ("messageId", *_PLACES) if name in before}
-    bare = {name: one for name, one in changed.items() if name not in _PLACES}
-    return {**bare, "role": before.get("role", ROLE_USER), **kept}

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from passerelle.a2a_mapping.enums import OLDER_CANCELED, OLDER_ROLES, OLDER_STATES
+from passerelle.a2a_mapping.states import CANCELED, UNSPECIFIED
 from passerelle.core.wire.json import Json, JsonObject
 
 
@@ -18,44 +20,16 @@ class Form(StrEnum):
     """HTTP+JSON and gRPC: ProtoJSON of the package ``a2a.v1``."""
 
 
-UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
-_STATES: Final[Mapping[str, str]] = {
-    "submitted": "TASK_STATE_SUBMITTED",
-    "working": "TASK_STATE_WORKING",
-    "input-required": "TASK_STATE_INPUT_REQUIRED",
-    "auth-required": "TASK_STATE_AUTH_REQUIRED",
-    "completed": "TASK_STATE_COMPLETED",
-    "canceled": "TASK_STATE_CANCELED",
-    "failed": "TASK_STATE_FAILED",
-    "rejected": "TASK_STATE_REJECTED",
-    "unknown": UNSPECIFIED,
-}
-_KIND_OF_STATE: Final = {state: word for word, state in _STATES.items()}
-_CANCELED: Final = "TASK_STATE_CANCELED"
-_CANCELLED: Final = "TASK_STATE_CANCELLED"
-"""The protobuf of 0.3 spells it with two l."""
-_ROLES: Final[Mapping[str, str]] = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
-_KIND_OF_ROLE: Final = {role: word for word, role in _ROLES.items()}
-
-
-def read_state(state: Json) -> Json:
-    """The 1.0 state for a state of either form; an unknown one stays unchanged."""
-    if not isinstance(state, str):
-        return state
-    return _CANCELED if state == _CANCELLED else _STATES.get(state, state)
+_KIND_OF_STATE: Final = {state: word for word, state in OLDER_STATES.items()}
+_KIND_OF_ROLE: Final = {role: word for word, role in OLDER_ROLES.items()}
 
 
 def write_state(state: Json, form: Form) -> Json:
     """The word for a 1.0 state; a state that 0.3 does not have becomes unknown."""
     if form is Form.PROTO:
         known = isinstance(state, str) and state in _KIND_OF_STATE
-        return (_CANCELLED if state == _CANCELED else state) if known else UNSPECIFIED
+        return (OLDER_CANCELED if state == CANCELED else state) if known else UNSPECIFIED
     return _KIND_OF_STATE.get(state, "unknown") if isinstance(state, str) else "unknown"
-
-
-def read_role(role: Json) -> Json:
-    """The 1.0 role for a role of either form; an unknown one stays unchanged."""
-    return _ROLES.get(role, role) if isinstance(role, str) else role
 
 
 def write_role(role: Json, form: Form) -> Json:

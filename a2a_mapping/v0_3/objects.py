@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from passerelle.a2a_mapping.enums import read_role, read_state
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.states import INPUT_REQUIRED, TERMINAL_STATES
 from passerelle.a2a_mapping.v0_3.forms import (
@@ -15,8 +16,6 @@ from passerelle.a2a_mapping.v0_3.forms import (
     drop_empty,
     map_object,
     map_objects,
-    read_role,
-    read_state,
     rename,
     write_role,
     write_state,

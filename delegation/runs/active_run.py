@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, correlate
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.payloads.runtime import WarningRaised
@@ -132,6 +133,8 @@ class ActiveRun:
     """Digests of the content of the peer that hooks have allowed."""
     options: JsonObject | None = field(default=None, init=False)
     """The options in the request of a gated run, without its message."""
+    metadata: JsonObject | None = field(default=None, init=False)
+    """The metadata in the request of a gated run; None: that of what is stored."""
     not_before_ms: int = field(default=0, init=False)
     """The earliest time, in ms, at which the peer wants to be polled again."""
     new_card: str = field(default="", init=False)
@@ -240,9 +243,22 @@ class ActiveRun:
             return None if content is None else cast("JsonObject", orjson.loads(content))
         return find_first(self.run.context.accepted, run)
 
+    def find_metadata(self) -> JsonObject:
+        """The metadata of the request that the message of a gated run goes with."""
+        if self.metadata is not None:
+            return self.metadata
+        run = self.run.record.run
+        return object_at((run and run.send_options) or {}, "metadata")
+
     async def refer(self, message: JsonObject) -> ResolvedReferences:
         """Resolves what a stored message refers to, as this peer may read it."""
-        return await self.deps.references.recall(self.run.record, self.peer.name, message)
+        referred = await self.deps.references.recall(self.run.record, self.peer.name, message)
+        self._keep_ids(referred)
+        return referred
+
+    def _keep_ids(self, referred: ResolvedReferences) -> None:
+        """Keeps under which ids the peer gets the tasks that a message to it refers to."""
+        self.run.context.referred |= {remote: facade for facade, remote in referred.ids.items()}
 
     async def recall(self) -> JsonObject | None:
         """The first message as it was or will be sent: as addressed here, else rebuilt from what is stored."""
@@ -261,6 +277,7 @@ class ActiveRun:
 
     def address(self, params: JsonObject, referred: ResolvedReferences) -> JsonObject | None:
         """The request for the agent; None where the run has ended."""
+        self._keep_ids(referred)
         if self.run.templated is not None:
             to = RemoteAddress(
                 self.run.templated.remote_context_id, None, None, referred.ids, referred.parts

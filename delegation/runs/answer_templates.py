@@ -124,7 +124,7 @@ def read_templated(
         return None
     if context.price is not None and not _is_priced_before(context.price, result):
         return None
-    if context.redaction.is_on:
+    if context.redaction.is_on or context.referred:
         return None
     reply = read_reply(result)
     if isinstance(reply, MessageReply) and not context.always_task:

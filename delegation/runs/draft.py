@@ -118,6 +118,8 @@ class RunContext:
     """Recorded artifacts by their name at the peer, if there are more than the record names."""
     standing: Mapping[str, NamedArtifact] = field(default_factory=dict[str, "NamedArtifact"])
     """By name, the artifacts of the tasks that the message refers to, also those that the thread has forgotten."""
+    referred: dict[str, str] = field(default_factory=dict[str, str])
+    """The tasks that messages to the peer refer to, by their ids at the peer: it may refer to them, too."""
     content: JsonObject | None = None
     answer: JsonObject | None = None
     """The Message that a peer answered with, in our context, when it made no task."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import DueChange, DueClaim
     from passerelle.core.errors import TooLarge
     from passerelle.core.events import Fact
-    from passerelle.core.wire.json import Json
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.limits import TimeLimit
@@ -130,11 +130,18 @@ async def fail_pending_attempt(
 
 
 async def fail(active: ActiveRun, failure: ErrorDetail) -> None:
-    """Ends run and task with an error, shown to callers if the task was."""
+    """Ends run and task with an error, shown to callers if the task was.
+
+    What policy does not pass on is always shown: the agent has answered, so it is no error of the call, whose caller
+    would send it again.
+    """
 
     def end(draft: DecisionDraft) -> None:
-        status = Status.LOST if failure.code == "lost" else Status.FAILED
         draft.close_actions("asker_lost")
+        if failure.category is ErrorCategory.POLICY and not draft.record.shown:
+            _end_shown(draft, failure, Status.FAILED)
+            return
+        status = Status.LOST if failure.code == "lost" else Status.FAILED
         end_run(draft, RunEnd(failure, status))
         active.failure = make_error(failure) if draft.record.status in ENDED else None
 
@@ -153,13 +160,20 @@ async def end_unknown(active: ActiveRun, reason: str) -> None:
     def end(draft: DecisionDraft) -> None:
         draft.close_actions("asker_lost")
         note = note_status("unknown_outcome", peer=draft.context.peer)
-        whole = not draft.record.shown
-        frame = draft.make_status_frame(FAILED, [{"text": reason}], note, whole=whole)
-        before = draft.context.content
-        draft.context.content = fold(before, frame)
-        end_run(draft, RunEnd(failure, Status.LOST, frame=frame, before=before))
+        _end_shown(draft, failure, Status.LOST, note)
 
     await active.append(end)
+
+
+def _end_shown(
+    draft: DecisionDraft, failure: ErrorDetail, status: Status, note: JsonObject | None = None
+) -> None:
+    """Ends the run; the task that fails with it is shown, with the reason."""
+    parts: list[Json] = [{"text": failure.message}]
+    frame = draft.make_status_frame(FAILED, parts, note, whole=not draft.record.shown)
+    before = draft.context.content
+    draft.context.content = fold(before, frame)
+    end_run(draft, RunEnd(failure, status, frame=frame, before=before))
 
 
 async def give_up(active: ActiveRun, error: TooLarge) -> None:

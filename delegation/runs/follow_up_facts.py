@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.commands import RespondAction, TurnAccepted
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.task import TaskDependencyUpdated
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.references import ResolvedReferences
 
 
@@ -62,6 +64,11 @@ class FollowUp:
         """Whether the message is sent to the peer at once."""
         run = self.record.run
         return self.record.status not in WAITING and run is not None and not run.gated
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the request, which the peer gets beside the message."""
+        return object_at(self.command.params or {}, "metadata")
 
     @property
     def thread(self) -> EntityRef:

@@ -21,6 +21,7 @@ from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.commands import RespondAction, TurnAccepted
 from passerelle.core.errors import (
     CallerError,
+    Forbidden,
     IdempotencyConflict,
     InvalidInput,
     UnsupportedOperation,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.inputs import Inputs
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.native_answers import NativeDecision
+    from passerelle.permission_bridge.send_judgement import JudgedSend
     from passerelle.runtime.records.ownership import Ownership
     from passerelle.runtime.records.writes import WriteRefusal, Writes
 
@@ -193,12 +195,16 @@ class FollowUps:
                 self.writes, record, content, message.turn_id, has_own=answer is not None
             )
             if decided:
+                await self._judge_beside(message)
                 return await self._decide_natively(message, decided)
         except CallerError as refused:
             if record.status not in WAITING:
                 raise
             return await self._turn_down(message, refused)
-        return None if answer is None else await self._answer(message, answer)
+        if answer is None:
+            return None
+        await self._judge_beside(message)
+        return await self._answer(message, answer)
 
     async def _govern(self, message: FollowUp, *, is_withheld: bool) -> FollowUp:
         """The message as it may be sent to the agent, after rules and hooks.
@@ -206,9 +212,25 @@ class FollowUps:
         Raises:
             Forbidden: it is denied, or needs an approval: then it has to come as a task of its own.
         """
+        judged = await self._judge(message, is_withheld=is_withheld)
+        if judged is None or judged.hook_results.message is None:
+            return message
+        # References that were resolved stay if the changed message still contains them.
+        kept = [one for one in texts_at(judged.message, MEMBER) if one in message.referred.ids]
+        changed: JsonObject = judged.message
+        if MEMBER in changed:
+            changed = {**changed, MEMBER: [*kept]}
+        return replace(message, command=replace(message.command, message=changed))
+
+    async def _judge(self, message: FollowUp, *, is_withheld: bool) -> JudgedSend | None:
+        """The evaluation of what the agent gets; None if nothing judges it, or all of it allows the message as it is.
+
+        Raises:
+            Forbidden: it is denied, or needs an approval.
+        """
         consulting, record = self.dispatch.consulting, message.record
         if not consulting.find_rules().judges_sends:
-            return message
+            return None
         run = record.attempts[-1] if record.attempts else None
         send = SendCase(
             peer=record.peer or record.kind,
@@ -218,6 +240,7 @@ class FollowUps:
             card_hash=run.worker.card_hash if run else None,
             scope=scope_of(record),
             is_call=False,
+            metadata=message.metadata,
         )
         shard = message.task.shard
         judged = await judge_send(
@@ -228,17 +251,26 @@ class FollowUps:
             is_withheld=is_withheld,
         )
         if judged.strictest.decision == "allow" and not judged.hook_results.notes:
-            return message
+            return None
         await note_judgement(self.writes, self.blobs, send.scope, judged)
         check_judgement(judged)
-        if judged.hook_results.message is None:
-            return message
-        # References that were resolved stay if the changed message still contains them.
-        kept = [one for one in texts_at(judged.message, MEMBER) if one in message.referred.ids]
-        changed: JsonObject = judged.message
-        if MEMBER in changed:
-            changed = {**changed, MEMBER: [*kept]}
-        return replace(message, command=replace(message.command, message=changed))
+        return judged
+
+    async def _judge_beside(self, message: FollowUp) -> None:
+        """Evaluates a decision that the agent gets with the metadata of its request; without it nothing is judged here.
+
+        Raises:
+            Forbidden: it is denied, needs an approval, or a hook would change it.
+        """
+        run = message.record.run
+        if not message.metadata or run is None or run.gated:
+            return  # of an answer to the gateway itself, nothing is sent
+        judged = await self._judge(message, is_withheld=False)
+        if judged is not None and judged.hook_results.message is not None:
+            raise Forbidden(
+                "the decision is not sent: a hook would change it; send it without metadata",
+                why="policy",
+            )
 
     async def _find_repeat(self, message: FollowUp) -> TurnAccepted | None:
         if message.idem is None:

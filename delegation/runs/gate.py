@@ -46,6 +46,7 @@ from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.delegation.runs.templates import read_passed
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.delegations import (
+    add_request,
     digest_use,
     find_whole_message,
     make_delegation_request,
@@ -168,6 +169,7 @@ def _describe(active: ActiveRun) -> SendCase:
         card_hash=run.worker.card_hash,
         scope=tasks.scope_of(record),
         is_call=run.ordinal == 1 or record.kind == ROUTER,
+        metadata=active.find_metadata(),
     )
 
 
@@ -205,9 +207,10 @@ def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: s
     asked = (one.rules for one in judged.evaluations if one.decision == "ask")
     tier = rules.find_tier(chain.from_iterable(asked), judged.strictest.risk)
     asking = replace(asking, tier=tier)
-    request = make_delegation_request(judged.message, asking, judged.strictest, now_ms)
+    asked_about = add_request(judged.message, active.find_metadata())
+    request = make_delegation_request(asked_about, asking, judged.strictest, now_ms)
     draft.decision.introduce(find_action(request.action_id))
-    whole = find_whole_message(judged.message, request.subject)
+    whole = find_whole_message(asked_about, request.subject)
     opening = approval.decide(None, OpenAction(request, asking.scope), now_ms)
     draft.add(keep_subject(draft.spill, opening, whole))
     draft.due.extend(open_rows(request))
@@ -254,7 +257,8 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             draft.decision.now_ms,
             active.deps.consulting.find_rules(),
         )
-        digest = digest_use(request, make_asking(draft, request.action_id), message)
+        sent = add_request(message, active.find_metadata())
+        digest = digest_use(request, make_asking(draft, request.action_id), sent)
         try:
             used = approval.decide(
                 action, ConsumeAction(found.to_payload(), digest), draft.decision.now_ms

@@ -19,6 +19,7 @@ from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import make_message, status_frame
 from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.a2a_mapping.states import UNKNOWN_STATE, map_peer_state
 from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskProgress
@@ -153,7 +154,7 @@ async def report_stall(active: ActiveRun) -> None:
         if draft.context.content is None or (live.broken_at is None and not active.left_ms):
             return
         cause = (
-            f"agent {draft.context.peer!r} has answered with a task that is at work"
+            f"agent {draft.context.peer!r} {_explain_left(live)}"
             if active.left_ms
             else f"the connection to agent {draft.context.peer!r} broke"
         )
@@ -167,6 +168,12 @@ async def report_stall(active: ActiveRun) -> None:
 
     await active.append(add_facts)
     active.left_ms = 0
+
+
+def _explain_left(run: Attempt) -> str:
+    if map_peer_state(run.native_status or "") is UNKNOWN_STATE:
+        return "has left its task in a state that A2A does not have"
+    return "has answered with a task that is at work"
 
 
 def _may_stall(record: TaskRecord) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.outbound import add_push_config
 from passerelle.core.errors import StoreUnavailable, TooLarge
 from passerelle.core.payloads.run import RunStatus
@@ -87,7 +88,7 @@ async def _prepare(
 ) -> JsonObject | None:
     """The first message as it is sent, once the gate has allowed it; None where it is not sent."""
     if active.run.is_gated():
-        active.options = read_options(params)
+        active.options, active.metadata = read_options(params), object_at(params, "metadata")
         message = await find_passed(active, is_new=True)
         if message is None:
             return None

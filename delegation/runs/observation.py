@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.frames import (
     remark_frame,
     task_frame,
 )
-from passerelle.a2a_mapping.history import complete_history, count_left_out, rename_message
+from passerelle.a2a_mapping.history import complete_history, count_left_out, restore_message
 from passerelle.a2a_mapping.identity import Relabel, make_relabel, relabel, relabel_message
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.replies import (
@@ -146,9 +146,9 @@ def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
 
 
 def relabel_for(draft: DecisionDraft, native_task: str, native_context: str) -> Relabel:
-    """Maps the peer's ids to ours: those of every run of the task, and the two in this frame."""
+    """Maps the peer's ids to ours: of every run of the task, of tasks referred to, and the two in this frame."""
     facade, context_id = draft.facade, draft.context.context_id
-    known: dict[str, str] = {}
+    known = {**draft.context.referred}
     for attempt in draft.record.attempts:
         if attempt.remote_task_id:
             known[attempt.remote_task_id] = facade
@@ -194,7 +194,7 @@ def _observe_frame(
     context = draft.context
     match reply:
         case TaskReply(task=task):
-            ours = _rename_input(draft, _cover(draft, relabel(task, "Task", ids)))
+            ours = _restore_input(draft, _cover(draft, relabel(task, "Task", ids)))
             if context.content is None:
                 ours = complete_history(ours, context.accepted)
                 for artifact in objects_at(ours, "artifacts"):
@@ -272,12 +272,12 @@ def _asks_again(draft: DecisionDraft, ours: JsonObject) -> bool:
     return waits and draft.record.status is Status.RUNNING and not draft.record.open_actions
 
 
-def _rename_input(draft: DecisionDraft, ours: JsonObject) -> JsonObject:
-    """Our message with its caller's id, where a further attempt sent it with another one."""
+def _restore_input(draft: DecisionDraft, ours: JsonObject) -> JsonObject:
+    """Our message as its caller wrote it, where it was sent with another id, or as a hook has changed it."""
     run, accepted = draft.record.run, draft.context.accepted
-    if run is None or run.ordinal == 1 or not accepted:
+    if run is None or not accepted or (run.ordinal == 1 and run.updated_input is None):
         return ours
-    return rename_message(ours, run.message_id, text_at(accepted[0], "messageId"))
+    return restore_message(ours, run.message_id, accepted[0], is_whole=len(run.input_refs) == 1)
 
 
 def _cover(draft: DecisionDraft, holder: JsonObject) -> JsonObject:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.members import object_at, objects_at
+from passerelle.a2a_mapping.replies import read_task_id
 from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.run import ModelFailed, RunStatus
@@ -239,7 +240,8 @@ async def _ask(active: ActiveRun, result: JsonObject) -> bool:
     if against is None:
         return True
     reason = f"the answer is withheld: {against.reason}"
-    remote = active.remote_task()
+    # Its first frame is not stored, so nothing else names its task.
+    remote = active.remote_task() or read_task_id(result)
     failure = ErrorDetail("withheld", ErrorCategory.POLICY, reason, source=against.ref)
     await fail(active, failure)
     if remote is not None:

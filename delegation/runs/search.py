@@ -39,8 +39,10 @@ _SHOWN_HISTORY: Final = 5
 _PAST_S: Final = 0.01
 _CANNOT: Final = frozenset({-32601, -32004})
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
-SearchResult: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
+SearchResult: TypeAlias = Literal["bound", "absent", "unclear", "away", "refused", "hopeless"]
+"""``away``: the peer cannot be reached now. ``refused``: it has answered, and shows no list at this time."""
 
 
 @frozen
@@ -72,7 +74,10 @@ async def find_send(active: ActiveRun) -> None:
             return
         now_ms = active.deps.clock.now_ms()
         # A peer that is unreachable has proved nothing: it gets the liveness limit.
-        waits = verdict == "away" and now_ms - begun_ms <= active.timeouts.liveness_s * 1000
+        waits = (
+            verdict in {"away", "refused"}
+            and now_ms - begun_ms <= active.timeouts.liveness_s * 1000
+        )
         left_s = active.timeouts.doubt_s - (now_ms - _find_written_ms(active)) / 1000
         is_over = left_s < 0 and not waits
         again = await active.recall() if verdict == "absent" and is_over else None
@@ -94,7 +99,7 @@ def _explain_unknown(verdict: SearchResult, peer: str, looks: int) -> str:
     match verdict:
         case "hopeless":
             found = "it has no list of tasks to look in"
-        case "away":
+        case "away" | "refused":
             found = "it could not be asked for its tasks since then"
         case "unclear" | "absent" | "bound":
             times = "once" if looks == 1 else f"{looks} times"
@@ -153,7 +158,7 @@ async def _search_once(active: ActiveRun) -> SearchResult:
 
 async def _list_context(
     active: ActiveRun, context_id: str
-) -> TaskListing | Literal["away", "hopeless"]:
+) -> TaskListing | Literal["away", "refused", "hopeless"]:
     """Every page of the list; without a filter by time, since the peer's clock is not ours."""
     found: list[JsonObject] = []
     holds: list[object] = []
@@ -173,6 +178,8 @@ async def _list_context(
                 token = text_at(result, "nextPageToken")
             case RefusedByPeer(code=code, http_status=status) if code in _CANNOT or status in _GONE:
                 return "hopeless"
+            case RefusedByPeer(http_status=status) if status not in _BUSY:
+                return "refused"
             case Malformed():
                 return TaskListing([], whole=False, holds=[])
             case _:

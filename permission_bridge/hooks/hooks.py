@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import orjson
 
+from passerelle.a2a_mapping.inbound import ROLE_USER, read_message
+from passerelle.a2a_mapping.members import object_at
 from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.frozen import frozen
@@ -38,6 +40,7 @@ Applied: TypeAlias = Literal["silent", "ask", "deny"]
 VERSION: Final = 1
 REWRITING: Final[frozenset[HookPoint]] = frozenset({"before_delegate"})
 """Points at which a hook may change the message."""
+_PLACES: Final = ("contextId", "taskId")
 
 
 @frozen
@@ -108,7 +111,7 @@ class Hooks:
         answer = await self.caller.call(terms, asked)
         ms = _count_ms(began_s)
         if not isinstance(answer, ErrorDetail):
-            answer = _check(point, terms, answer)
+            answer = _check(point, terms, answer, object_at(asked, "message"))
         is_changed = isinstance(answer, HookAnswer) and answer.message is not None
         note = (
             Note(started, {"input": written})
@@ -130,19 +133,29 @@ def _leave_out(note: Note) -> Note:
     return Note(change(said, updated_digest=None) if isinstance(said, HookCompleted) else said)
 
 
-def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer | ErrorDetail:
-    why = None
-    if answer.message is not None and point not in REWRITING:
-        why = f"it may not change the message at {point}"
-    elif answer.message is not None:
-        try:
-            digest(answer.message)
-        except InvalidInput as wrong:
-            why = f"its message {wrong.reason}"
-    if why is None:
+def _check(
+    point: HookPoint, terms: HookTerms, answer: HookAnswer, before: JsonObject
+) -> HookAnswer | ErrorDetail:
+    """The answer with its message as it may be sent; ``before`` is the message that the hook was given."""
+    if answer.message is None:
         return answer
+    why = f"it may not change the message at {point}"
+    if point in REWRITING:
+        try:
+            changed = read_message({"message": _adopt(answer.message, before)})
+            digest(changed)
+            return change(answer, message=changed)
+        except InvalidInput as wrong:
+            why = f"its answer: {wrong}"
     why = f"the hook {terms.name}: {why}"
     return ErrorDetail("bad_answer", ErrorCategory.PROTOCOL, why, source=terms.name)
+
+
+def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
+    """The message as a hook changed it; ids, role and context are kept, since a hook may not change them."""
+    kept: JsonObject = {name: before[name] for name in ("messageId", *_PLACES) if name in before}
+    bare = {name: one for name, one in changed.items() if name not in _PLACES}
+    return {**bare, "role": before.get("role", ROLE_USER), **kept}
 
 
 def _take(

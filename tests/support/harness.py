@@ -242,6 +242,7 @@ class Harness:
         session_id: str | None = None,
         idem: str | None = None,
         message: JsonObject | None = None,
+        params: JsonObject | None = None,
     ) -> TurnAccepted:
         """Submits a turn."""
         command = SubmitTurn(
@@ -252,6 +253,7 @@ class Harness:
             task=task,
             context_id=context_id,
             session_id=session_id,
+            params=params,
         )
         accepted = cast("TurnAccepted", await self.service.execute(who, command, idem))
         self._sessions[accepted.session_id] = None

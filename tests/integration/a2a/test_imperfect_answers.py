@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import orjson
@@ -10,7 +11,8 @@ import pytest
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.wire.json import Json, JsonObject
-from tests.integration.a2a.rig import Rig
+from passerelle.delegation.runs.peer_profile import PeerTerms
+from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.integration.a2a.speakers import Speaker
 from tests.integration.a2a.test_bindings_agree import speakers
 from tests.support.scripted_peer import ScriptedResponse
@@ -53,6 +55,23 @@ async def test_an_answer_that_is_none_is_reported_at_once(
     rig.peer.next(answer)
     error = await rig.refuse("SendStreamingMessage", rig.message("go"))
     assert error["message"] == "agent 'echo' answered with something that is not A2A"
+
+
+@pytest.mark.parametrize("code", [-32603, -32602, -32001])
+@pytest.mark.requirement("DLV-5")
+async def test_an_answer_that_is_none_is_reported_at_once_by_an_agent_that_refuses_its_list(
+    rig: Rig, code: int
+) -> None:
+    await rig.send("hello")
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "not now"}}
+    rig.peer.answer_next(
+        ScriptedResponse(200, b"", _STREAMED),
+        ScriptedResponse(200, orjson.dumps(error), {"Content-Type": "application/json"}),
+    )
+    async with asyncio.timeout(_WITHIN_S):
+        refusal = await rig.refuse("SendStreamingMessage", rig.message("go"))
+    assert refusal["message"] == "agent 'echo' answered with something that is not A2A"
+    assert rig.peer.count("ListTasks") == 1
 
 
 @pytest.mark.parametrize("number", [None, "7f", 12345])
@@ -127,3 +146,60 @@ async def test_updates_without_ids_are_those_of_the_task_of_their_stream(rig: Ri
     }
     assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert last["statusUpdate"]["taskId"] == ids["taskId"]
+
+
+def _frame(result: JsonObject) -> bytes:
+    return b"data: " + orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": result}) + b"\n\n"
+
+
+_NAMED: Final[JsonObject] = {"taskId": "agents-own-task", "contextId": "agents-own-context"}
+
+
+@pytest.mark.parametrize(
+    ("first", "state", "role"),
+    [(2, 3, 2), ("working", "completed", "agent"), ("TASK_STATE_WORKING", 3, "ROLE_AGENT")],
+)
+@pytest.mark.requirement("ST-21")
+async def test_states_and_roles_are_read_in_each_spelling_of_a2a(
+    rig: Rig, first: Json, state: Json, role: Json
+) -> None:
+    said: JsonObject = {"messageId": "agents-words", "role": role, "parts": [{"text": "done"}]}
+    done: JsonObject = {"status": {"state": state, "message": said}}
+    begun: JsonObject = {**_WORKING, "status": {"state": first}}
+    events: list[JsonObject] = [{"task": begun}, {"statusUpdate": {**_NAMED, **done}}]
+    rig.peer.answer_sends(ScriptedResponse(200, b"".join(map(_frame, events)), _STREAMED))
+    async with asyncio.timeout(_WITHIN_S):
+        shown = await rig.collect("SendStreamingMessage", rig.message("go"))
+    opening = shown[0].result["task"]["status"]["state"]
+    assert opening in {"TASK_STATE_WORKING", "TASK_STATE_SUBMITTED"}
+    ended = shown[-1].result["statusUpdate"]["status"]
+    assert (ended["state"], ended["message"]["role"]) == ("TASK_STATE_COMPLETED", "ROLE_AGENT")
+    body = orjson.dumps({"jsonrpc": "2.0", "result": {"task": {**_WORKING, **done}}})
+    rig.peer.answer_sends(ScriptedResponse(200, body, {"Content-Type": "application/json"}))
+    async with asyncio.timeout(_WITHIN_S):
+        task = await rig.send("hello")
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert [one["role"] for one in task["history"]] in (["ROLE_USER"], ["ROLE_USER", "ROLE_AGENT"])
+
+
+async def dream(turn: Turn) -> None:
+    await turn.status("TASK_STATE_DREAMING")
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+@pytest.mark.requirement("ST-20")
+async def test_a_task_left_in_a_state_that_a2a_does_not_have_is_called_that(
+    rig: Rig, method: str
+) -> None:
+    rig.terms["echo"] = PeerTerms(replace(PATIENCE, stalled_s=0.3))
+    rig.peer.next(dream)
+    async with asyncio.timeout(_WITHIN_S):
+        if method == "SendMessage":
+            status = (await rig.send("hello"))["status"]
+        else:
+            shown = await rig.collect("SendStreamingMessage", rig.message("go"))
+            status = shown[-1].result["statusUpdate"]["status"]
+    assert status["message"]["parts"][0]["text"] == (
+        "agent 'echo' has left its task in a state that A2A does not have, and its task has not changed for "
+        "0.3 s; the gateway keeps following it"
+    )

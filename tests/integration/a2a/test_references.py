@@ -18,7 +18,7 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import OWNER, Principal
 from passerelle.core.wire.codec import to_wire
-from passerelle.core.wire.json import Json
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.rpc.table import call
 from passerelle.runtime.common.calls import Caller
 from passerelle.runtime.records.references import MAX_REFERENCES
@@ -56,6 +56,38 @@ async def test_reference_reaches_the_same_agent_under_its_own_id(rig: Rig) -> No
     edges = [edge for edge in record["relationships"] if edge["kind"] == "source_task"]
     assert [edge["target"] for edge in edges] == [first["id"]]
     assert await rig.call("GetTask", {"id": first["id"]}) == first
+
+
+async def refer_back(turn: Turn) -> None:
+    """Completes with a message that refers to the tasks of the caller's message, and to one of its own."""
+    task = await turn.open()
+    said = cast("list[Json]", turn.message.get("referenceTaskIds", []))
+    words: JsonObject = {
+        "messageId": "agents-words",
+        "role": "ROLE_AGENT",
+        "parts": [{"text": f"continues {said}"}],
+        "referenceTaskIds": [*said, "echo-task-of-somebody"],
+    }
+    status: JsonObject = {"state": "TASK_STATE_COMPLETED", "message": words}
+    task.record["status"] = status
+    await turn.tell(
+        {"statusUpdate": {"taskId": task.id, "contextId": task.context_id, "status": status}}
+    )
+    task.finished.set()
+
+
+@pytest.mark.requirement("A2A-12", "LT-10")
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_references_of_the_agent_name_the_tasks_of_its_caller(rig: Rig, method: str) -> None:
+    first = await rig.send("hello")
+    rig.peer.next(refer_back)
+    params = rig.message("again", referenceTaskIds=[first["id"]])
+    if method == "SendMessage":
+        status = (await rig.call(method, params))["task"]["status"]
+    else:
+        status = (await rig.collect(method, params))[-1].result["statusUpdate"]["status"]
+    assert status["message"]["referenceTaskIds"] == [first["id"]]
+    assert status["message"]["parts"] == [{"text": f"continues {[first['id']]}"}]
 
 
 @pytest.mark.requirement("LT-10")

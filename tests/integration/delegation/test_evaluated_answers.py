@@ -132,6 +132,38 @@ async def test_option_without_text_is_a_decision_and_calls_no_hook(harness: Harn
     assert ASKED == []
 
 
+def keep_from_metadata(given: JsonObject) -> JsonObject:
+    ASKED.append(given)
+    return {"verdict": "deny" if SECRET in str(given["case"]) else "silent"}
+
+
+@pytest.mark.requirement("EXT-3", "PRS-4")
+async def test_metadata_beside_a_decision_is_evaluated(harness: Harness) -> None:
+    accepted, view = await ask(harness, "comment")
+    harness.rules = make_hook("keep_from_metadata")
+    form: JsonObject = {
+        "action_id": view["actionId"],
+        "rev": view["rev"],
+        "digest": view["digest"],
+        "decision_id": "dec_m",
+        "option_id": "yes",
+    }
+    message: JsonObject = {
+        "messageId": "m-decision",
+        "role": "ROLE_USER",
+        "parts": [{"data": {"urn:passerelle:ext:permission:1": form}}],
+    }
+    noted: JsonObject = {"metadata": {"note": SECRET}}
+    with pytest.raises(Forbidden, match="policy forbids it"):
+        await harness.send("", task=accepted.facade, message=message, params=noted)
+    assert (await harness.record(accepted)).open_actions == (view["actionId"],)
+    plain: JsonObject = {"metadata": {"note": "fast"}}
+    await harness.send("", task=accepted.facade, message=message, params=plain)
+    await harness.until(accepted, Status.COMPLETED)
+    assert SECRET not in str(harness.peer.requests)
+    assert len(ASKED) == 2
+
+
 async def test_invalid_or_repeated_answer_calls_no_hook(harness: Harness) -> None:
     accepted, view = await ask(harness, "device")
     harness.rules = make_hook("keep_secret")

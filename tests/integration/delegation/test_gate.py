@@ -46,6 +46,8 @@ DENIES: Final = make_policy((Rule("nothing-leaves", "deny", reason="no", about=S
 STOPPED: Final[list[tuple[str, str]]] = []
 HOOK_EVENTS: Final[list[asyncio.Event]] = []
 """The first is set when a hook is called; the hook waits for the second."""
+MALFORMED: Final[list[JsonObject]] = []
+"""The message of ``break_message``."""
 COMMANDS: Final[frozenset[About]] = frozenset({"commands"})
 HERE: Final = "tests.integration.delegation.test_gate"
 SECRET: Final = "the number of the safe"
@@ -72,6 +74,10 @@ async def shout(given: JsonObject) -> JsonObject:
     message = cast("JsonObject", given["message"])
     [part] = cast("list[JsonObject]", message["parts"])
     return {"message": {**message, "parts": [{"text": str(part["text"]).upper()}]}}
+
+
+def break_message(_given: JsonObject) -> JsonObject:
+    return {"message": MALFORMED[0]}
 
 
 def forbid(given: JsonObject) -> JsonObject:
@@ -342,6 +348,100 @@ async def test_failing_hook_asks_if_closed_and_allows_if_open(
     [warning] = await list_types(harness, opened, WarningRaised)
     assert isinstance(warning, WarningRaised)
     assert warning.code == "hook_failed_open"
+
+
+@pytest.mark.requirement("EXT-3", "EXT-12")
+@pytest.mark.parametrize(
+    ("malformed", "why"),
+    [
+        ({"metadata": {"checked": True}}, "message.parts: must be a list"),
+        ({"parts": []}, "message.parts: must be a list"),
+        ({"parts": "hello"}, "message.parts: must be a list"),
+        ({"parts": ["hello"]}, "message.parts[0]: must be an object"),
+        ({"parts": [{"words": "hello"}]}, "message.parts[0]: must have exactly one"),
+        ({"parts": [{"text": 5}]}, "message.parts[0].text: must be a text"),
+    ],
+)
+async def test_hook_whose_message_is_no_message_has_failed(
+    harness: Harness, malformed: JsonObject, why: str
+) -> None:
+    MALFORMED[:] = [malformed]
+    asking, _ = await harness.talk("ask Which colour?")
+    harness.rules = hook("break_message")
+    accepted, _ = await harness.talk("hello")
+    assert (await harness.record(accepted)).status is Status.WAITING_PERMISSION
+    [failed] = await list_types(harness, accepted, HookFailed)
+    assert isinstance(failed, HookFailed)
+    assert failed.error.code == "bad_answer"
+    assert f"the hook break_message: its answer: {why}" in failed.error.message
+    with pytest.raises(Forbidden, match=r"its answer: message\.parts"):
+        await harness.send("blue", task=asking.facade)
+    assert harness.peer.texts == ["ask Which colour?"]
+
+
+NOTED: Final[JsonObject] = {"metadata": {"route": {"note": SECRET}}}
+"""Members of a request beside its message."""
+
+
+def forbid_secret(given: JsonObject) -> JsonObject:
+    return {"verdict": "deny" if SECRET in str(given) else "silent"}
+
+
+@pytest.mark.requirement("EXT-1", "EXT-3")
+@pytest.mark.parametrize("judge_by", ["rule", "hook"])
+async def test_metadata_of_the_request_is_evaluated_with_its_message(
+    harness: Harness, judge_by: str
+) -> None:
+    asking, _ = await harness.talk("ask Which colour?")
+    condition = f"action.args.metadata.route.note.contains('{SECRET}')"
+    rule = Rule("no-secrets", "deny", read_condition(condition), about=SENDS)
+    is_rule = judge_by == "rule"
+    harness.rules = make_policy((rule,)) if is_rule else hook("forbid_secret")
+    accepted = await harness.send("hello", params=NOTED)
+    record = await harness.until(accepted, Status.FAILED)
+    assert record.rejected
+    with pytest.raises(Forbidden, match="policy forbids it"):
+        await harness.send("blue", task=asking.facade, params=NOTED)
+    assert harness.peer.texts == ["ask Which colour?"]
+    plain: JsonObject = {"metadata": {"route": {"note": "fast"}}}
+    allowed = await harness.send("hello", params=plain)
+    await harness.until(allowed, Status.COMPLETED)
+    sent = [one.params for one in harness.peer.requests if "Message" in one.method]
+    assert [one.get("metadata") for one in sent] == [None, plain["metadata"]]
+
+
+@pytest.mark.requirement("EXT-1", "EVC-10")
+@pytest.mark.parametrize("is_taken_over", [True, False])
+async def test_approver_sees_the_metadata_of_the_request(
+    harness: Harness, *, is_taken_over: bool
+) -> None:
+    harness.rules = ASKS
+    accepted = await harness.send("hello", params=NOTED)
+    await harness.await_answer(accepted)
+    view = await harness.question(accepted)
+    content = cast("JsonObject", cast("JsonObject", view["subject"])["content"])
+    assert content["requestMetadata"] == NOTED["metadata"]
+    if is_taken_over:
+        await harness.restart()
+        await harness.adopt(accepted)
+    await harness.respond(view, option_id="send")
+    await harness.until(accepted, Status.COMPLETED)
+    [sent] = [one for one in harness.peer.requests if "Message" in one.method]
+    assert sent.params["metadata"] == NOTED["metadata"]
+
+
+@pytest.mark.requirement("EXT-3")
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_history_has_a_rewritten_message_once_as_its_caller_wrote_it(
+    harness: Harness, *, keeps: bool
+) -> None:
+    harness.rules = hook("shout")
+    harness.peer.keeps_history = keeps
+    accepted, _ = await harness.talk("hello")
+    assert harness.peer.texts == ["HELLO"]
+    history = cast("list[JsonObject]", (await harness.read(accepted))["history"])
+    written = [(one["role"], one["parts"]) for one in history if one["role"] == "ROLE_USER"]
+    assert written == [("ROLE_USER", [{"text": "hello"}])]
 
 
 @pytest.mark.requirement("PRS-3")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from passerelle.a2a_mapping.v0_3.forms import UNSPECIFIED
+from passerelle.a2a_mapping.states import UNSPECIFIED
 from passerelle.core.wire.json import Json, JsonObject
 
 # The value of a member. A list of objects is no list of values to a type checker, so the type stays general.
