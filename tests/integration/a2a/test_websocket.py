@@ -251,7 +251,7 @@ async def test_calls_that_are_left_before_their_answer_begins_end_once_and_keep_
         assert (await receive(socket))["id"] == "last"
     sent = {f"m-{number}" for number in numbers}
     await wait_until(
-        lambda: {one["messageId"] for one in rig.peer.messages} == sent,
+        lambda: {str(one["messageId"]) for one in rig.peer.messages} == sent,
         15,
         "the agent gets each message",
     )
