@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 
 async def judge_liveness(active: ActiveRun, reason: str) -> None:
-    """The peer's state is unknown now; beyond the liveness limit the run is lost."""
+    """The peer's state is unknown now, for this ``reason``; beyond the liveness limit the run is lost."""
     run = active.run.record.run
     if run is None:
         return
     silent_ms = active.deps.clock.now_ms() - max(parse_ms(run.last_seen_at), active.proof_ms)
     if silent_ms > active.timeouts.liveness_s * 1000:
-        await lose(active, f"the peer is out of reach: {reason}")
+        await lose(active, reason)
 
 
 async def lose(active: ActiveRun, reason: str) -> None:

@@ -308,6 +308,27 @@ async def test_task_of_an_unreachable_agent_is_lost_only_after_its_limit(harness
     assert (await harness.record(accepted)).status is Status.LOST
 
 
+async def test_task_of_an_agent_whose_task_has_no_state_any_more_is_lost_after_its_limit(
+    harness: Harness,
+) -> None:
+    harness.timeouts = replace(harness.timeouts, liveness_s=120.0)
+    await harness.restart()
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    driver = harness.parts.dispatch.find(accepted.task_id)
+    assert driver is not None
+    (remote,) = harness.peer.tasks.values()
+    remote.record["status"] = {}
+    seen = len(await harness.events(accepted))
+    for _ in range(3):
+        await poll_task(driver, remote.id)
+    assert (await harness.record(accepted)).status is Status.QUEUED
+    assert len(await harness.events(accepted)) == seen, "polls that bring nothing leave nothing"
+    harness.clock.ahead_ms += 121_000
+    await poll_task(driver, remote.id)
+    assert (await harness.record(accepted)).status is Status.LOST
+
+
 @pytest.mark.requirement("I6")
 async def test_caller_that_disconnects_ends_nothing(harness: Harness) -> None:
     harness.peer.hold()
