@@ -51,18 +51,17 @@ def read_state(state: Json) -> Json:
     """The state of 1.0 for a state in any spelling; an unknown one stays, a number as text."""
     if isinstance(state, str):
         return CANCELED if state == OLDER_CANCELED else OLDER_STATES.get(state, state)
-    return _name(state, _STATES)
+    named = _name(state, _STATES)
+    return str(named) if type(named) is int else named
 
 
 def read_role(role: Json) -> Json:
-    """The role of 1.0 for a role in any spelling; an unknown one stays, a number as text."""
+    """The role of 1.0 for a role in any spelling; an unknown one stays."""
     return OLDER_ROLES.get(role, role) if isinstance(role, str) else _name(role, _ROLES)
 
 
 def _name(number: Json, names: tuple[str, ...]) -> Json:
-    if type(number) is not int:
-        return number
-    return names[number] if 0 <= number < len(names) else str(number)
+    return names[number] if type(number) is int and 0 <= number < len(names) else number
 
 
 def name_enums(result: JsonObject) -> None:

@@ -377,7 +377,7 @@ def refuse_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> Non
         source=draft.context.peer,
         native=draft.record.attempts[-1].native_status,
     )
-    end_run(draft, RunEnd(failure, native=failure.native))
+    end_run(draft, RunEnd(failure, native=failure.native, is_answer=True))
 
 
 def _is_awaited(draft: DecisionDraft, artifact: ArtifactRef) -> bool:

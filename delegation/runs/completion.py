@@ -203,7 +203,7 @@ def _refuse(draft: DecisionDraft, coverage: Coverage) -> None:
         source=draft.context.peer,
         native=_native(draft),
     )
-    end_run(draft, RunEnd(failure, native=_native(draft)))
+    end_run(draft, RunEnd(failure, native=_native(draft), is_answer=True))
 
 
 def _stop(draft: DecisionDraft) -> None:

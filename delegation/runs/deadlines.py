@@ -91,7 +91,7 @@ class Deadlines:
         remote = run.record.run.remote_task_id if run.record.run else None
         peer = run.context.peer
         try:
-            await time_out(run, limit, DueClaim(row.member, row.token), driver)
+            await time_out(run, limit, DueClaim(row.member, row.token))
         except RunMovedError:
             return  # another instance has the run; the row comes due again
         # First of all: the driver of a next run may start in a moment.

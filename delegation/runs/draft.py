@@ -307,13 +307,18 @@ class DecisionDraft:
         self.context.content = fold(self.context.content, frame)
         self.add_shown(facts, frame)
 
-    def end_with(self, facts: list[Fact], state: str, reason: str) -> None:
-        """Adds the facts of an end that the peer did not report: callers who see the task get it as a status."""
-        if not self.record.shown:
+    def end_with(
+        self, facts: list[Fact], state: str, reason: str, *, is_answer: bool = False
+    ) -> None:
+        """Adds the facts of an end that the peer did not report: callers who see the task get it as a status.
+
+        With ``is_answer`` those who do not see it yet get the task; otherwise their call ends with an error.
+        """
+        if not (self.record.shown or is_answer):
             self.add(facts)
             self.fail_turn(reason)
             return
-        self.show_status(facts, state, [{"text": reason}])
+        self.show_status(facts, state, [{"text": reason}], whole=not self.record.shown)
         self.end_turn("task")
 
     def fail_turn(self, reason: str) -> None:

@@ -61,6 +61,8 @@ class RunEnd:
     frame: JsonObject | None = None
     before: JsonObject | None = None
     wait_ms: int = 0
+    is_answer: bool = False
+    """Whether callers are shown the task in any case: the peer has answered, so it is no error of their call."""
 
 
 def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
@@ -69,7 +71,7 @@ def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
         return
     facts = draft.decide(EndInError(ended.failure, ended.rejected))
     if ended.frame is None:
-        draft.end_with(facts, FAILED, ended.failure.message)
+        draft.end_with(facts, FAILED, ended.failure.message, is_answer=ended.is_answer)
         return
     draft.add_shown(facts, ended.frame)
     draft.end_turn("task")

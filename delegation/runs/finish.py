@@ -13,7 +13,7 @@ from passerelle.a2a_mapping.frames import (
     note_status,
 )
 from passerelle.a2a_mapping.states import CANCELED, FAILED, REJECTED
-from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse, PeerUnavailable
+from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse
 from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import DueChange, DueClaim
     from passerelle.core.errors import TooLarge
     from passerelle.core.events import Fact
-    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.core.wire.json import Json
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.limits import TimeLimit
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 
 async def judge_liveness(active: ActiveRun, reason: str) -> None:
-    """The peer's state is unknown now; beyond the liveness limit the run is lost."""
+    """The peer's state is unknown now, for this ``reason``; beyond the liveness limit the run is lost."""
     run = active.run.record.run
     if run is None:
         return
     silent_ms = active.deps.clock.now_ms() - max(parse_ms(run.last_seen_at), active.proof_ms)
     if silent_ms > active.timeouts.liveness_s * 1000:
-        await lose(active, f"the peer is out of reach: {reason}")
+        await lose(active, reason)
 
 
 async def lose(active: ActiveRun, reason: str) -> None:
@@ -130,20 +130,19 @@ async def fail_pending_attempt(
 
 
 async def fail(active: ActiveRun, failure: ErrorDetail) -> None:
-    """Ends run and task with an error, shown to callers if the task was.
+    """Ends run and task with an error.
 
-    What policy does not pass on is always shown: the agent has answered, so it is no error of the call, whose caller
-    would send it again.
+    Callers are shown what policy does not pass on, as the task of an agent that has answered; another error only if
+    they were shown the task before.
     """
 
     def end(draft: DecisionDraft) -> None:
-        draft.close_actions("asker_lost")
-        if failure.category is ErrorCategory.POLICY and not draft.record.shown:
-            _end_shown(draft, failure, Status.FAILED)
-            return
         status = Status.LOST if failure.code == "lost" else Status.FAILED
-        end_run(draft, RunEnd(failure, status))
-        active.failure = make_error(failure) if draft.record.status in ENDED else None
+        draft.close_actions("asker_lost")
+        is_answer = failure.category is ErrorCategory.POLICY
+        end_run(draft, RunEnd(failure, status, is_answer=is_answer))
+        is_error = draft.record.status in ENDED and not is_answer
+        active.failure = make_error(failure) if is_error else None
 
     await active.append(end)
 
@@ -160,20 +159,13 @@ async def end_unknown(active: ActiveRun, reason: str) -> None:
     def end(draft: DecisionDraft) -> None:
         draft.close_actions("asker_lost")
         note = note_status("unknown_outcome", peer=draft.context.peer)
-        _end_shown(draft, failure, Status.LOST, note)
+        whole = not draft.record.shown
+        frame = draft.make_status_frame(FAILED, [{"text": reason}], note, whole=whole)
+        before = draft.context.content
+        draft.context.content = fold(before, frame)
+        end_run(draft, RunEnd(failure, Status.LOST, frame=frame, before=before))
 
     await active.append(end)
-
-
-def _end_shown(
-    draft: DecisionDraft, failure: ErrorDetail, status: Status, note: JsonObject | None = None
-) -> None:
-    """Ends the run; the task that fails with it is shown, with the reason."""
-    parts: list[Json] = [{"text": failure.message}]
-    frame = draft.make_status_frame(FAILED, parts, note, whole=not draft.record.shown)
-    before = draft.context.content
-    draft.context.content = fold(before, frame)
-    end_run(draft, RunEnd(failure, status, frame=frame, before=before))
 
 
 async def give_up(active: ActiveRun, error: TooLarge) -> None:
@@ -198,10 +190,8 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
         await active.peer.cancel(remote)
 
 
-async def time_out(
-    run: Run, limit: TimeLimit, claim: DueClaim, active: ActiveRun | None = None
-) -> None:
-    """Ends a run whose limit is over, wherever it is driven (``active`` if here) and whatever it waits for.
+async def time_out(run: Run, limit: TimeLimit, claim: DueClaim) -> None:
+    """Ends a run whose limit is over, wherever it is driven and whatever it waits for.
 
     The task ends, unless the policy retries it: then the next run has limits of its own.
     """
@@ -214,11 +204,9 @@ async def time_out(
         draft.close_actions("task_cancelled")
         if draft.record.run is not None and try_retry(draft, RunEnd(failure, Status.TIMED_OUT)):
             return
-        if active is not None:
-            active.failure = PeerUnavailable(reason, agent=run.context.peer)
         # A cancel stays in force, but the stop is not known, so it cannot be confirmed either.
         ending = EndInError(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
-        draft.end_with(draft.decide(ending), FAILED, reason)
+        draft.end_with(draft.decide(ending), FAILED, reason, is_answer=True)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim))
 

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
+from passerelle.a2a_mapping.replies import MalformedReply, read_task_reply
 from passerelle.core.errors import TooLarge
 from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task.status import Status
@@ -34,6 +35,11 @@ async def poll_task(active: ActiveRun, remote: str) -> bool:
     """Polls with GetTask and records news; a task that the peer no longer knows is lost. Whether the peer answered."""
     outcome = await active.peer.get(remote)
     match outcome:
+        case Answered(result=task) if isinstance(
+            malformed := read_task_reply(task), MalformedReply
+        ):
+            # It lives, but as long as its task cannot be read, that says nothing of the task.
+            await judge_liveness(active, f"the peer's task cannot be read: {malformed.reason}")
         case Answered(result=task):
             active.proof_ms = active.deps.clock.now_ms()
             await apply_results(active, [{"task": task}])
@@ -56,7 +62,8 @@ async def poll_task(active: ActiveRun, remote: str) -> bool:
             # The task exceeds the read limit, however often it is polled.
             await give_up(active, TooLarge("the task at the agent", _LONGEST_TASK_BYTES))
         case RefusedByPeer() | Unreached() | Unknown() | Malformed():
-            await judge_liveness(active, type(outcome).__name__.lower())
+            reason = type(outcome).__name__.lower()
+            await judge_liveness(active, f"the peer is out of reach: {reason}")
         case _:
             assert_never(outcome)
     return isinstance(outcome, Answered | RefusedByPeer)

@@ -74,7 +74,10 @@ class HookCaller:
             why = "body: is too large" if wrong.too_long else str(wrong)
             return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {why}")
         except InvalidInput as wrong:
-            return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {wrong}")
+            # What is wrong with the whole names its type, which means nothing to those who read it.
+            is_whole = wrong.field == HookAnswer.__name__
+            why = f" {wrong.reason}" if is_whole else f": {wrong}"
+            return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer{why}")
         except (NotConnected, ConnectionLost) as error:
             return _fail(terms, "unreachable", ErrorCategory.TRANSPORT, str(error))
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.extensions import ACCEPTANCE
-from passerelle.core.errors import InvalidInput, PeerUnavailable, UnsupportedOperation
+from passerelle.core.errors import InvalidInput, UnsupportedOperation
 from passerelle.core.payloads.task import TaskCompleted
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
@@ -230,9 +230,10 @@ async def test_bare_message_meets_no_artifact_condition(harness: Harness) -> Non
         await turn.answer("the report says all is well")
 
     harness.peer.next(answer)
-    accepted = await harness.send("a report, please")
-    with pytest.raises(PeerUnavailable, match="artifact 'report'"):
-        await harness.await_answer(accepted)
+    accepted, answered = await harness.talk("a report, please")
+    task = cast("JsonObject", answered["task"])
+    assert state_of(task) == "TASK_STATE_FAILED"
+    assert "artifact 'report'" in str(task["status"])
     assert (await harness.record(accepted)).status is Status.FAILED
 
 

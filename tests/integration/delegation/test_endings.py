@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.core.batch import Batch
 from passerelle.core.commands import GetAction, GetRecord
-from passerelle.core.errors import NotCancelable, PeerUnavailable
+from passerelle.core.errors import NotCancelable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
@@ -276,16 +276,20 @@ async def test_total_limit_ends_the_task_by_its_due_row_and_cancels_at_the_agent
 
 
 @pytest.mark.requirement("I9")
-async def test_total_limit_of_a_hidden_turn_is_an_error_for_its_caller(harness: Harness) -> None:
+async def test_total_limit_of_a_hidden_turn_is_a_failed_task_for_its_caller(
+    harness: Harness,
+) -> None:
     harness.policy = RetryPolicy(total_timeout_ms=5_000)
     accepted = await harness.send("mute")
     response = asyncio.create_task(harness.await_answer(accepted))
     await wait_until(lambda: harness.peer.messages, 15, "the peer has the message")
     await harness.run_due("timeout", accepted.task_id, after_ms=5_000)
-    with pytest.raises(PeerUnavailable, match="longer than 5 s"):
-        await response
+    task = cast("JsonObject", (await response)["task"])
+    assert state_of(task) == "FAILED"
+    assert "longer than 5 s" in str(task["status"])
+    assert await harness.read(accepted) == task
     wire = await harness.service.read(ADA, GetRecord(accepted.facade))
-    assert (wire["status"], wire.get("shown", False)) == ("timed_out", False)
+    assert (wire["status"], wire["shown"]) == ("timed_out", True)
 
 
 async def test_task_of_an_unreachable_agent_is_lost_only_after_its_limit(harness: Harness) -> None:
@@ -301,6 +305,27 @@ async def test_task_of_an_unreachable_agent_is_lost_only_after_its_limit(harness
     assert (await harness.record(accepted)).status is Status.QUEUED
     harness.clock.ahead_ms += 121_000
     await poll_task(driver, "scripted-task-1")
+    assert (await harness.record(accepted)).status is Status.LOST
+
+
+async def test_task_of_an_agent_whose_task_has_no_state_any_more_is_lost_after_its_limit(
+    harness: Harness,
+) -> None:
+    harness.timeouts = replace(harness.timeouts, liveness_s=120.0)
+    await harness.restart()
+    accepted = await harness.send("silent", wait="stream")
+    await harness.until(accepted, Status.QUEUED)
+    driver = harness.parts.dispatch.find(accepted.task_id)
+    assert driver is not None
+    (remote,) = harness.peer.tasks.values()
+    remote.record["status"] = {}
+    seen = len(await harness.events(accepted))
+    for _ in range(3):
+        await poll_task(driver, remote.id)
+    assert (await harness.record(accepted)).status is Status.QUEUED
+    assert len(await harness.events(accepted)) == seen, "polls that bring nothing leave nothing"
+    harness.clock.ahead_ms += 121_000
+    await poll_task(driver, remote.id)
     assert (await harness.record(accepted)).status is Status.LOST
 
 

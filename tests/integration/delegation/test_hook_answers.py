@@ -107,6 +107,24 @@ async def test_response_is_parsed_or_a_failure_with_its_code(
     assert isinstance(after, HookAnswer), "the next one is not affected"
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (whole(b"[]"), "its answer should be an object"),
+        (whole(b"<html>"), "its answer is not JSON: "),
+        (whole(b'{"verdict":"perhaps"}'), "its answer: verdict: should be "),
+        (whole(DENIES, b"HTTP/1.1 500 Oh\r\n"), "its answer: status: is 500"),
+    ],
+)
+async def test_failure_says_what_is_wrong_with_the_response(
+    endpoint: Endpoint, caller: HookCaller, answer: bytes, why: str
+) -> None:
+    endpoint.answer = answer
+    found = await caller.call(terms(endpoint), {})
+    assert isinstance(found, ErrorDetail)
+    assert found.message.startswith(f"the hook remote: {why}")
+
+
 async def test_timeout_and_closed_connection_are_failures(
     endpoint: Endpoint, caller: HookCaller
 ) -> None:

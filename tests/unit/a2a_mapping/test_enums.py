@@ -23,6 +23,11 @@ def test_role_is_read_by_its_number(number: int) -> None:
     assert read_role(number) == a2a_pb2.Role.Name(number)
 
 
+def test_unknown_role_stays() -> None:
+    # A ProtoJSON parser reads a number that it does not know, but no name.
+    assert [read_role(role) for role in (7, -1, "system", None)] == [7, -1, "system", None]
+
+
 @pytest.mark.parametrize(
     ("said", "read"),
     [
