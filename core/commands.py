@@ -455,13 +455,8 @@ class DeliveryRetried:
     outcome: Literal["retried", "live"]
 
 
-Result: TypeAlias = (
-    TurnAccepted
-    | CancelAccepted
-    | ActionAnswered
-    | PushConfigSet
-    | PushConfigDeleted
-    | DeliveryRetried
+RecordResult: TypeAlias = (
+    DeliveryRetried
     | TaskChanged
     | TaskGiven
     | SessionChanged
@@ -479,6 +474,15 @@ Result: TypeAlias = (
     | AgentChanged
     | TurnQueue
     | SubagentChanged
+)
+"""Results that are their own wire form."""
+Result: TypeAlias = (
+    TurnAccepted
+    | CancelAccepted
+    | ActionAnswered
+    | PushConfigSet
+    | PushConfigDeleted
+    | RecordResult
 )
 
 
