@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.inputs import AckJudged
 from passerelle.channels.views import JobRowView, MessageView, PacketView, TaskRowView, TaskView
 from passerelle.core.errors import StoreUnavailable
+from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,9 +50,7 @@ class AckWriter:
 
     def store(self, stream: str, grant: StreamGrant, cursor: Cursor) -> None:
         """Stores an ack in a task that outlives the connection: the client sent it before the socket ended."""
-        task = asyncio.create_task(self._store(stream, grant, cursor))
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        keep_until_done(asyncio.create_task(self._store(stream, grant, cursor)), self._pending)
 
     async def finish(self, within_s: float) -> None:
         """Returns when pending acks are stored, or after ``within_s``."""

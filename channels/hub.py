@@ -27,6 +27,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.event_chain import start_chain
 from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor, GapReason
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -109,10 +110,7 @@ class SharedFollower:
             done.exception()  # waiting readers get the exception; retrieved here for those that left
 
     async def stop_reads(self) -> None:
-        reads = list(self._reads.values())
-        for read in reads:
-            read.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
+        await cancel_all(self._reads.values())
 
 
 class Hub:
@@ -146,10 +144,7 @@ class Hub:
             if followed.linger is not None:
                 followed.linger.cancel()
             await followed.stop_reads()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     @property
     def streams(self) -> int:

@@ -20,7 +20,6 @@ class ChannelLimits:
     frames_per_window: int = 60
     """Client frames per ``window_s``; acks and heartbeats are not counted."""
     window_s: float = 10.0
-    stream_name_bytes: int = 255
     hello_s: float = 10.0
     heartbeat_s: float = 25.0
     idle_s: float = 35.0

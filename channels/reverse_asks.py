@@ -17,13 +17,14 @@ from passerelle.channels.calls import refuse_call
 from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
 from passerelle.core.frozen import frozen
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
-from passerelle.protocol.pieces import PIECE_CHARS, split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
+    PIECE_CHARS,
     AnswerPiece,
     CallPiece,
     StopAsking,
     TakeMore,
+    split_text,
 )
 from passerelle.protocol.wire import build_item, encode_server
 

@@ -21,10 +21,10 @@ import orjson
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.protocol.frames import Refusal
-from passerelle.protocol.pieces import PIECE_CHARS, split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     HOST_IDS,
+    PIECE_CHARS,
     AgentCall,
     AnswerItem,
     AnswerPiece,
@@ -33,6 +33,7 @@ from passerelle.protocol.reverse_frames import (
     Done,
     Failed,
     StopWaiting,
+    split_text,
 )
 
 if TYPE_CHECKING:

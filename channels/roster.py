@@ -20,6 +20,7 @@ from passerelle.core.ports.channels import (
     OwnerForgotten,
     PresenceChanged,
 )
+from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,9 +134,7 @@ class Roster:
             del held.newest[member.channel]
         if held.devices:
             return
-        leaving = asyncio.create_task(self._retire(owner, held))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        keep_until_done(asyncio.create_task(self._retire(owner, held)), self._leaving)
 
     async def close(self) -> None:
         """Returns when the subscriptions of departed principals have ended."""

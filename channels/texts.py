@@ -18,6 +18,7 @@ from passerelle.core.ids import parse_facade
 from passerelle.core.ports.deltas import TextDelta
 from passerelle.protocol.frames import Volatile
 from passerelle.protocol.wire import encode_server
+from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -148,10 +149,7 @@ class Texts:
 
     async def close(self) -> None:
         """Cancels what is in progress."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     async def _listen(self, stream: StreamRef, followed: _TextStream) -> None:
         async with followed.turn:
@@ -182,6 +180,4 @@ class Texts:
             reader.take(delta)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_until_done(asyncio.create_task(work), self._tasks)

@@ -17,14 +17,14 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
-from passerelle.core.payloads.limit import LimitChanged, LimitSubject
-from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import (
+from passerelle.core.oversight_requests import (
     AgentChanged,
     DrainAgent,
     PauseAgent,
     ResumeAgent,
 )
+from passerelle.core.payloads.limit import LimitChanged, LimitSubject
+from passerelle.core.principal import OWNER
 from passerelle.core.session.machine import SessionRecord
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED
 from passerelle.runtime.common.refresh import HintFollower

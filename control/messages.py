@@ -170,10 +170,7 @@ class Messages:
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and creates its driver."""
         if peer is not None:
-            try:
-                return await self._open_at(principal, command, idem, peer)
-            except UncoveredError as error:
-                raise self.planning.refuse_uncovered(principal, error.shortage) from None
+            return await self._open_or_wait(principal, command, idem, peer)
         profile, uncovered = read_wanted(command.message, command.params), dict[str, _Uncovered]()
         known = (
             await find_thread(self.turns.writes, principal, command) if profile.continuity else None
@@ -185,7 +182,9 @@ class Messages:
                 if first is None:
                     return await self._refuse(principal, command, idem, route), None
                 # No other agent is left: the message waits for the one that was chosen first.
-                return await self._wait_at(principal, command, idem, first, known)
+                return await self._open_or_wait(
+                    principal, command, idem, first.peer, first.route, known
+                )
             chosen = self.find_peer(route.agent)
             try:
                 return await self._open_at(
@@ -195,21 +194,22 @@ class Messages:
                 # Nothing is stored, and another agent may cost less.
                 uncovered[route.agent] = _Uncovered(chosen, route)
 
-    async def _wait_at(
+    async def _open_or_wait(
         self,
         principal: Principal,
         command: SubmitTurn,
         idem: str | None,
-        first: _Uncovered,
-        known: Held | None,
+        peer: LimitedPeer,
+        route: Route | None = None,
+        known: Held | None = None,
     ) -> tuple[OpenedTurn, Begun | None]:
-        """Stores a turn that waits for a quota, at the agent that was chosen first.
+        """Stores a turn for one agent; without a quota that covers it, it waits for one.
 
         Raises:
             Limited: it does not wait.
         """
         try:
-            return await self._open_at(principal, command, idem, first.peer, first.route, known)
+            return await self._open_at(principal, command, idem, peer, route, known)
         except UncoveredError as error:
             raise self.planning.refuse_uncovered(principal, error.shortage) from None
 

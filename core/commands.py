@@ -13,12 +13,11 @@ from passerelle.core.approval.requests import GetAudit, MuteMinutes
 from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetBundle
 from passerelle.core.frozen import frozen
 from passerelle.core.job.requests import JobChanged, JobQuery, JobRequest
-from passerelle.core.oversight_requests import OversightQuery
+from passerelle.core.oversight_requests import AgentChanged, AgentRequest, OversightQuery
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.schedule.requests import ScheduleChanged, ScheduleQuery, ScheduleRequest
-from passerelle.core.session.agent_requests import AgentChanged, AgentRequest
 from passerelle.core.session.device_requests import (
     DeviceAnswer,
     DeviceQuery,
@@ -455,13 +454,8 @@ class DeliveryRetried:
     outcome: Literal["retried", "live"]
 
 
-Result: TypeAlias = (
-    TurnAccepted
-    | CancelAccepted
-    | ActionAnswered
-    | PushConfigSet
-    | PushConfigDeleted
-    | DeliveryRetried
+RecordResult: TypeAlias = (
+    DeliveryRetried
     | TaskChanged
     | TaskGiven
     | SessionChanged
@@ -479,6 +473,15 @@ Result: TypeAlias = (
     | AgentChanged
     | TurnQueue
     | SubagentChanged
+)
+"""Results that are their own wire form."""
+Result: TypeAlias = (
+    TurnAccepted
+    | CancelAccepted
+    | ActionAnswered
+    | PushConfigSet
+    | PushConfigDeleted
+    | RecordResult
 )
 
 

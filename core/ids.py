@@ -7,8 +7,8 @@ alone is never a credential. A derived body is a hash of the object's key: every
 
 External context ids have another form: the context id that is sent to an agent is a UUID.
 
-The three task id spaces are three types, so one cannot be passed for another (A2A-12): what a caller sees, what is
-stored here, what an agent sends.
+The task id that a caller sees and the one that is stored here are two types, so neither can be passed for the other
+(A2A-12); an agent's id of a task is a plain text, and belongs to one run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ FacadeTaskId = NewType("FacadeTaskId", str)
 """The id that callers see: the task id, then ``<task id>~2``, ``~3`` … for later exposures."""
 TaskId = NewType("TaskId", str)
 """The local durable record."""
-RemoteTaskId = NewType("RemoteTaskId", str)
-"""The agent's id of a task; belongs to one run."""
 
 REMOTE_CONTEXT: Final = "rctx"
 """The prefix of context ids for agents, which have the form of ``compose_context``."""

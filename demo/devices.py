@@ -16,6 +16,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.client.channel import ChannelClient
 from passerelle.client.items import Event, Gap, Live, Snapshot
 from passerelle.demo.checks import wait_for
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -103,9 +104,7 @@ class DemoDevice:
 
     async def leave(self) -> None:
         """Stops following."""
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
+        await cancel_all(self._following)
 
     async def _await(self, words: str, look: Callable[[], T]) -> T:
         """Waits for a condition. Raises the error of a listener that has ended, since no further item would arrive."""

@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Final, cast
 
+from passerelle.runtime.common.concurrency import cancel_all
+
 HOST: Final = "127.0.0.1"
 CHUNK: Final = 65_536
 
@@ -56,9 +58,7 @@ class Network:
         try:
             await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for pipe in pipes:
-                pipe.cancel()
-            await asyncio.gather(*pipes, return_exceptions=True)
+            await cancel_all(pipes)
             self._ends -= {writer, far_writer}
             for end in (writer, far_writer):
                 end.transport.abort()

@@ -27,6 +27,7 @@ from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import is_loopback
 from passerelle.gateway.systemd import find_service_manager
 from passerelle.runtime.common.collector import calm_collector
+from passerelle.runtime.common.concurrency import cancel_all
 from passerelle.runtime.memory.machine import give_back, use_one_arena
 
 if TYPE_CHECKING:
@@ -137,10 +138,7 @@ async def _serve(
         try:
             await server.serve(stop)
         finally:
-            tasks = (ready, watch, reload, memory, alive, ending)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all((ready, watch, reload, memory, alive, ending))
 
 
 def _warn_unencrypted(settings: Settings) -> None:

@@ -39,8 +39,6 @@ from passerelle.core.commands import (
     ListDeliveries,
     ListPushConfigs,
     ListTasks,
-    PushConfigDeleted,
-    PushConfigSet,
     RespondAction,
     RetryDelivery,
     SetPushConfig,
@@ -115,7 +113,6 @@ from passerelle.core.wire.codec import to_wire
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.channels.services import StreamAccess
     from passerelle.control.cancellation import Cancelling
     from passerelle.control.catalogue import Catalogue
     from passerelle.control.closure import Finishing
@@ -266,22 +263,18 @@ class PermissionHandlers:
         handlers.on_query(ExplainAction, self.explaining.explain)
         handlers.on_query(GetAudit, self.auditing.read)
         handlers.on_query(ListGrants, lambda principal, _: self.granting.show(principal))
-        handlers.on_query(ListMutes, self._list_mutes)
+        handlers.on_query(ListMutes, self.attending.list_mutes)
         handlers.on_query(EvaluatePermission, self.judging.evaluate)
         handlers.on_query(GetToolInventory, self.tools.read)
         handlers.on_query(GetPermissions, self.summaries.read)
         handlers.on_query(GetPolicy, lambda principal, _: self.editing.show(principal))
         handlers.on_query(TryPolicy, self.editing.dry_run.try_policy)
 
-    async def _list_mutes(self, principal: Principal, _query: ListMutes) -> JsonObject:
-        return to_wire(await self.attending.list_mutes(principal))
-
 
 @frozen
 class LinkHandlers:
     """Handles commands and queries about devices, channels, webhooks and the list of agents."""
 
-    access: StreamAccess
     streams: DeviceStreams
     notices: ChannelNotices
     summaries: ChannelSummaries
@@ -303,42 +296,23 @@ class LinkHandlers:
         handlers.on_command(RevokeDevice, self.devices.execute)
         handlers.on_command(SetDevicePush, self.devices.execute)
         handlers.on_command(RemoveDevicePush, self.devices.execute)
-        handlers.on_repeatable(SetStreamWebhook, self._change_webhook)
-        handlers.on_repeatable(DeleteStreamWebhook, self._change_webhook)
-        handlers.on_command(SetPushConfig, self._set_push)
-        handlers.on_repeatable(DeletePushConfig, self._delete_push)
+        handlers.on_repeatable(SetStreamWebhook, self.webhooks.execute)
+        handlers.on_repeatable(DeleteStreamWebhook, self.webhooks.execute)
+        handlers.on_command(SetPushConfig, self.push_configs.set)
+        handlers.on_repeatable(DeletePushConfig, self.push_configs.delete)
         handlers.on_repeatable(RetryDelivery, self.dead_letters.retry)
         handlers.on_query(ListDevices, self.devices.read)
         handlers.on_query(GetPushKey, self.devices.read)
         handlers.on_query(GetChannels, self.summaries.read)
-        handlers.on_query(ListStreamWebhooks, self._list_webhooks)
+        handlers.on_query(ListStreamWebhooks, self.webhooks.list_all)
         handlers.on_query(GetPushConfig, self.push_configs.read)
         handlers.on_query(ListPushConfigs, self.push_configs.list)
         handlers.on_query(ListDeliveries, self.dead_letters.list)
         handlers.on_query(ListAgents, self.catalogue.list)
         handlers.on_query(GetCapabilities, self._describe)
 
-    async def _change_webhook(
-        self, principal: Principal, command: SetStreamWebhook | DeleteStreamWebhook
-    ) -> Result:
-        return await self.webhooks.execute(self.access, principal, command)
-
-    async def _list_webhooks(self, principal: Principal, query: ListStreamWebhooks) -> JsonObject:
-        return await self.webhooks.list_all(self.access, principal, query)
-
     async def _describe(self, _principal: Principal, _query: GetCapabilities) -> JsonObject:
         return to_wire(self.describe_capabilities())
-
-    async def _set_push(
-        self, principal: Principal, command: SetPushConfig, idem: str | None
-    ) -> PushConfigSet:
-        return PushConfigSet(await self.push_configs.set(principal, command, idem))
-
-    async def _delete_push(
-        self, principal: Principal, command: DeletePushConfig
-    ) -> PushConfigDeleted:
-        await self.push_configs.delete(principal, command)
-        return PushConfigDeleted()
 
 
 def register_bulk(

@@ -61,6 +61,7 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
         store.channels,
         store.log,
         Home(writes),
+        StreamGrants(writes, services.arrivals, store.projections),
         webhooks.sealer,
         webhooks.rules,
     )
@@ -90,7 +91,6 @@ def make_link_handlers(
     store, writes, (grants, snapshots) = services.store, services.writes, served
     recoveries = Recoveries(writes, store.log, store.projections)
     return LinkHandlers(
-        access=StreamGrants(writes, services.arrivals, store.projections),
         streams=DeviceStreams(
             grants,
             snapshots,

@@ -31,6 +31,7 @@ from passerelle.gateway.settings.values import (
     read_memory_terms,
 )
 from passerelle.runtime.common.beat import sleep_until_beat
+from passerelle.runtime.common.concurrency import cancel_all
 from passerelle.runtime.observability.logs import configure_logs
 from passerelle.runtime.records.places import Home
 
@@ -148,8 +149,7 @@ class Reloading:
                 await self.reload()
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await cancel_all([watching])
 
     async def reload(self) -> bool:
         """Reads all sources and applies them; returns False if they are invalid."""

@@ -97,7 +97,7 @@ class PolicyFacts:
 
 @frozen
 class Evaluation:
-    """The decision of policy and its reasons. ``evaluated_ms`` is the time that was passed in."""
+    """The decision of policy and its reasons."""
 
     evaluation_id: str
     decision: Effect
@@ -108,7 +108,6 @@ class Evaluation:
     risk: Risk
     risk_reasons: tuple[str, ...]
     trail: tuple[TrailStep, ...]
-    evaluated_ms: int
     rules: tuple[str, ...] = ()
     grant_id: str | None = None
     """The grant that the decision relies on; its use is recorded before the evaluation."""
@@ -160,7 +159,6 @@ def evaluate(
         risk=risk,
         risk_reasons=risk_reasons,
         trail=tuple(one.to_step() for one in verdicts),
-        evaluated_ms=now_ms,
         rules=tuple(one.ref for one in verdicts if one.source == "rule" and one.ref),
         grant_id=winner.ref if winner.source == "grant" else None,
         offers_grant=_offers_grant(winner, verdicts),

@@ -58,7 +58,6 @@ class Member:
 
     field: Field[Any]
     wire: Wire
-    has_default: bool
     needed: bool
 
 
@@ -136,7 +135,7 @@ def _read_definition(field: Field[Any], hint: Any) -> Member:  # noqa: ANN401 - 
     wire = next(extra for extra in hint.__metadata__ if isinstance(extra, Wire))
     has_default = field.default is not MISSING or field.default_factory is not MISSING
     may_be_none = NoneType in get_args(get_args(hint)[0])
-    return Member(field, wire, has_default, needed=not (has_default or may_be_none))
+    return Member(field, wire, needed=not (has_default or may_be_none))
 
 
 def _make_reader(kind: type[F], members: Sequence[Member]) -> Reader[F]:

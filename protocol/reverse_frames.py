@@ -7,8 +7,6 @@ They belong to ``frames``, which defines the whole wire. An A2A request or answe
 longer than one frame, its JSON text is sent before in ``more`` frames, followed by a frame without ``d``.
 """
 
-# The annotations are evaluated at run time, so their names are imported at run time.
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,6 +17,8 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.frame_codec import Frame
 from passerelle.protocol.members import NAME, Integer, ObjectValue, Prose, Text, Wire, Word
 
+PIECE_CHARS: Final = 131_072
+"""Characters of a piece; in UTF-8, and escaped, it stays below the frame limit."""
 AGENT_METHODS: Final = "a2a:"
 """The prefix of an A2A method name."""
 HOST_IDS: Final = "g"
@@ -204,3 +204,8 @@ HostFrame: TypeAlias = (
     Registered | Unregistered | AgentCall | Credit | StopWaiting | CallPiece | StreamItem
 )
 """Frames that are sent to agents only."""
+
+
+def split_text(text: str, size: int) -> list[str]:
+    """Pieces of ``size`` characters at most."""
+    return [text[at : at + size] for at in range(0, len(text), size)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput, PasserelleError
+from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 from passerelle.store.targets import Target
 from passerelle.webhooks.job import HOLD_MS, DeliveryJob, JobOrigin
 
@@ -50,17 +51,16 @@ class Deliveries:
             self._rows[key] = row
         elif len(self._rows) < MOST_AT_ONCE:
             self._rows[key] = row
-            task = asyncio.create_task(self._work(shard, row.member), name=f"deliver {row.member}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            keep_until_done(
+                asyncio.create_task(self._work(shard, row.member), name=f"deliver {row.member}"),
+                self._tasks,
+            )
 
     async def stop(self) -> None:
         """Waits briefly for running deliveries; the rows of the others come due again, at any instance."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_STOP_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self.deps.sender.close()
 
     async def _work(self, shard: Shard, member: str) -> None:

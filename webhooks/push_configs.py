@@ -14,7 +14,7 @@ import orjson
 from passerelle.a2a_mapping.errors import PushNotificationNotSupported
 from passerelle.a2a_mapping.push import render_config, render_configs
 from passerelle.core.batch import EntityKind, EntityRef, TargetChange
-from passerelle.core.commands import SetPushConfig
+from passerelle.core.commands import PushConfigDeleted, PushConfigSet, SetPushConfig
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, derive_id, expose, parse_facade
@@ -160,7 +160,7 @@ class PushConfigs:
 
     async def set(
         self, principal: Principal, command: SetPushConfig, idem: str | None = None
-    ) -> JsonObject:
+    ) -> PushConfigSet:
         """Stores a config of a task of the caller, and returns it as its owner sees it.
 
         A config without an id gets one derived from the idempotency key, so that a repeated call finds it.
@@ -181,8 +181,8 @@ class PushConfigs:
                 targets=self.attach(decision, owned.ref, command.task, principal, config)
             )
 
-        await self.writes.decide(owned.record.session_id, [owned.ref], body)
-        return render_config(command.task, config)
+        await self.writes.change(owned.record.session_id, [owned.ref], body)
+        return PushConfigSet(render_config(command.task, config))
 
     async def set_with_message(
         self, principal: Principal, command: SubmitTurn, config: PushConfig
@@ -225,7 +225,7 @@ class PushConfigs:
         # No event will follow: a target of a frozen task gets only its final state.
         return (TargetChange(name.target, facade, whole=True),) if self.deliver_final else ()
 
-    async def delete(self, principal: Principal, command: DeletePushConfig) -> None:
+    async def delete(self, principal: Principal, command: DeletePushConfig) -> PushConfigDeleted:
         """Deletes a config and its pending deliveries; deleting a config that does not exist succeeds.
 
         Raises:
@@ -241,7 +241,8 @@ class PushConfigs:
             decision.set_field(owned.ref, name.field, None)
             return AppendOptions(targets=(TargetChange(name.target, None),))
 
-        await self.writes.decide(owned.record.session_id, [owned.ref], body)
+        await self.writes.change(owned.record.session_id, [owned.ref], body)
+        return PushConfigDeleted()
 
     async def read(self, principal: Principal, query: GetPushConfig) -> JsonObject:
         """One config.

@@ -141,12 +141,11 @@ class StreamWebhooks:
     channels: Channels
     log: EventLog
     home: Home
+    access: StreamAccess
     sealer: Sealer | None
     rules: WebhookRules
 
-    async def execute(
-        self, access: StreamAccess, principal: Principal, command: WebhookRequest
-    ) -> WebhookAnswer:
+    async def execute(self, principal: Principal, command: WebhookRequest) -> WebhookAnswer:
         """Executes one command; commands may be repeated.
 
         Raises:
@@ -154,7 +153,7 @@ class StreamWebhooks:
             InvalidInput: the address may not be called, or the stream has the maximum number of webhooks.
             UnsupportedOperation: there is no key to seal secrets with.
         """
-        grant = await self._find(access, principal, command.stream)
+        grant = await self._find(principal, command.stream)
         match command:
             case SetStreamWebhook():
                 return await self._set(principal, command, grant)
@@ -167,11 +166,9 @@ class StreamWebhooks:
             case _:
                 assert_never(command)
 
-    async def list_all(
-        self, access: StreamAccess, principal: Principal, query: ListStreamWebhooks
-    ) -> JsonObject:
+    async def list_all(self, principal: Principal, query: ListStreamWebhooks) -> JsonObject:
         """The webhooks of a stream with their state, without secrets and without the query of their URLs."""
-        grant = await self._find(access, principal, query.stream)
+        grant = await self._find(principal, query.stream)
         stored = await self.load(_name(principal, grant, ""))
         targets = await self.targets.read(grant.stream)
         shown: list[JsonObject] = []
@@ -269,8 +266,8 @@ class StreamWebhooks:
         given_up = ChannelMessage(stored.channel_id, "status", "out", "webhook_given_up", text)
         await self.record_status(stored, given_up, key)
 
-    async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> StreamGrant:
-        grant = await access.grant(principal, parse_stream_name(stream), full=False)
+    async def _find(self, principal: Principal, stream: str) -> StreamGrant:
+        grant = await self.access.grant(principal, parse_stream_name(stream), full=False)
         if grant.stream.kind in DERIVED:
             message = (
                 "this stream is followed or read, and not delivered: set a webhook on a session"

@@ -1,13 +1,12 @@
 """The gateway's approvals towards A2A callers: shown on a waiting status, answered by a typed part.
 
 The caller gets a text for people and a data part for programs. Only the data part decides; a plain "yes" on a
-permission is a remark, answered by :data:`STRUCTURED_NEEDED`.
+permission is a remark.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.identity import Relabel, scrub_value
@@ -18,8 +17,6 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.approval import ApprovalRequest
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.times import format_ms
-
-STRUCTURED_NEEDED: Final = "A structured decision is needed: plain text approves nothing."
 
 
 def relabel_prompt(prompt: PeerPrompt, ids: Relabel) -> PeerPrompt:

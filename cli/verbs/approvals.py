@@ -13,10 +13,11 @@ from passerelle.cli.verbs.verb import (
     add_verb,
     flatten,
     format_fields,
-    format_table,
+    format_rows,
     make_group,
     name_next,
     name_path,
+    name_title,
 )
 
 if TYPE_CHECKING:
@@ -118,49 +119,41 @@ def bypass(
 
 
 def _list(found: list[JsonObject], token: str) -> Iterator[str]:
-    rows = [
-        [
-            text_at(one, "actionId"),
-            text_at(one, "risk"),
-            text_at(one, "expiresAt"),
-            flatten(text_at(one, "title")),
-        ]
-        for one in found
-    ]
-    yield from format_table(("APPROVAL", "RISK", "EXPIRES", "TITLE"), rows)
+    yield from format_rows(
+        found,
+        {"APPROVAL": "actionId", "RISK": "risk", "EXPIRES": "expiresAt", "TITLE": name_title},
+    )
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
     yield from name_next(token)
 
 
 def _list_waiting(found: list[JsonObject], token: str) -> Iterator[str]:
-    rows = [
-        [
-            text_at(one, "actionId"),
-            text_at(one, "risk"),
-            text_at(one, "createdAt"),
-            text_at(one, "expiresAt"),
-            flatten(text_at(one, "owner"), 20),
-            flatten(", ".join(texts_at(one, "audience"))),
-        ]
-        for one in found
-    ]
-    yield from format_table(("APPROVAL", "RISK", "ASKED", "EXPIRES", "OWNER", "FOR"), rows)
+    yield from format_rows(
+        found,
+        {
+            "APPROVAL": "actionId",
+            "RISK": "risk",
+            "ASKED": "createdAt",
+            "EXPIRES": "expiresAt",
+            "OWNER": lambda one: flatten(text_at(one, "owner"), 20),
+            "FOR": lambda one: flatten(", ".join(texts_at(one, "audience"))),
+        },
+    )
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
     yield from name_next(token)
 
 
 def _list_closed(found: list[JsonObject], token: str) -> Iterator[str]:
-    rows = [
-        [
-            text_at(one, "actionId"),
-            text_at(one, "state"),
-            text_at(object_at(one, "decision"), "decidedBy"),
-            text_at(object_at(one, "decision"), "decidedAt"),
-            flatten(text_at(one, "title")),
-        ]
-        for one in found
-    ]
-    yield from format_table(("APPROVAL", "ENDED", "BY", "AT", "TITLE"), rows)
+    yield from format_rows(
+        found,
+        {
+            "APPROVAL": "actionId",
+            "ENDED": "state",
+            "BY": "decision.decidedBy",
+            "AT": "decision.decidedAt",
+            "TITLE": name_title,
+        },
+    )
     yield f"approvals: {len(found)} ended{' on this page' if token else ''}"
     yield from name_next(token)
 
@@ -189,19 +182,18 @@ def _explain(answer: JsonObject) -> Iterator[str]:
 
 def _list_grants(answer: JsonObject) -> Iterator[str]:
     found = objects_at(answer, "grants")
-    rows = [
-        [
-            text_at(one, "grantId"),
-            text_at(one, "state"),
-            text_at(one, "scope"),
-            f"{one.get('uses', 0)}/{one.get('maxUses', '-')}",
-            text_at(one, "expiresAt"),
-            text_at(one, "peer") or "every agent",
-            text_at(one, "tool") or "the same subject",
-        ]
-        for one in found
-    ]
-    yield from format_table(("GRANT", "STATE", "WHERE", "USES", "EXPIRES", "AGENT", "WHAT"), rows)
+    yield from format_rows(
+        found,
+        {
+            "GRANT": "grantId",
+            "STATE": "state",
+            "WHERE": "scope",
+            "USES": lambda one: f"{one.get('uses', 0)}/{one.get('maxUses', '-')}",
+            "EXPIRES": "expiresAt",
+            "AGENT": lambda one: text_at(one, "peer") or "every agent",
+            "WHAT": lambda one: text_at(one, "tool") or "the same subject",
+        },
+    )
     until = text_at(answer, "bypassUntil")
     if until:
         yield f"bypass until {until}"

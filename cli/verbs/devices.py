@@ -14,7 +14,7 @@ from passerelle.cli.verbs.verb import (
     GatewayLink,
     add_verb,
     flatten,
-    format_table,
+    format_rows,
     make_group,
     name_path,
 )
@@ -160,21 +160,20 @@ def _as_json(given: list[str] | None) -> Json:
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:
-    yield from format_table(
-        ("DEVICE", "NAME", "STATE", "MAY", "SINCE", "PUSH"),
-        [
-            (
-                text_at(one, "deviceId"),
-                flatten(text_at(one, "name")),
-                text_at(one, "state"),
-                _name_rights(one),
+    yield from format_rows(
+        found,
+        {
+            "DEVICE": "deviceId",
+            "NAME": lambda one: flatten(text_at(one, "name")),
+            "STATE": "state",
+            "MAY": _name_rights,
+            "SINCE": lambda one: (
                 text_at(one, "revokedAt")
                 or text_at(one, "confirmedAt")
-                or text_at(one, "offeredAt"),
-                text_at(one, "push"),
-            )
-            for one in found
-        ],
+                or text_at(one, "offeredAt")
+            ),
+            "PUSH": "push",
+        },
     )
     yield f"devices: {sum(text_at(one, 'state') == 'active' for one in found)} trusted"
 

@@ -17,11 +17,12 @@ from passerelle.cli.verbs.verb import (
     add_verb,
     flatten,
     format_fields,
-    format_table,
+    format_rows,
     make_group,
     name_next,
     name_path,
     name_repeat,
+    name_title,
     print_now,
 )
 from passerelle.core.errors import InvalidInput
@@ -217,20 +218,17 @@ def _name_counts(job: JsonObject) -> str:
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
-    yield from format_table(
-        ("JOB", "STATUS", "ITEMS", "DONE", "FAILED", "CREATED", "TITLE"),
-        [
-            (
-                text_at(one, "jobId"),
-                text_at(one, "status"),
-                str(one.get("items", "")),
-                str(object_at(one, "counts").get("completed", 0)),
-                str(object_at(one, "counts").get("failed", 0)),
-                text_at(one, "createdAt"),
-                flatten(text_at(one, "title")),
-            )
-            for one in found
-        ],
+    yield from format_rows(
+        found,
+        {
+            "JOB": "jobId",
+            "STATUS": "status",
+            "ITEMS": "items",
+            "DONE": lambda one: str(object_at(one, "counts").get("completed", 0)),
+            "FAILED": lambda one: str(object_at(one, "counts").get("failed", 0)),
+            "CREATED": "createdAt",
+            "TITLE": name_title,
+        },
     )
     yield f"jobs: {len(found)}"
     yield from name_next(next_page)
@@ -265,23 +263,20 @@ def _describe_wait(wait: JsonObject) -> str:
 
 def describe_results(answer: JsonObject) -> Iterator[str]:
     """Formats a table of items; an item that is blocked has the status of its task in the result column."""
-    yield from format_table(
-        ("ITEM", "STATE", "TRIES", "AGENT", "TASK", "RESULT"),
-        [
-            (
-                str(one.get("item", "")),
-                text_at(one, "state"),
-                str(one.get("attempts", "")),
-                text_at(one, "agent"),
-                text_at(one, "taskId"),
-                flatten(
-                    text_at(one, "result")
-                    or text_at(object_at(one, "error"), "message")
-                    or _name_wait(one)
-                ),
-            )
-            for one in objects_at(answer, "items")
-        ],
+    yield from format_rows(
+        objects_at(answer, "items"),
+        {
+            "ITEM": "item",
+            "STATE": "state",
+            "TRIES": "attempts",
+            "AGENT": "agent",
+            "TASK": "taskId",
+            "RESULT": lambda one: flatten(
+                text_at(one, "result")
+                or text_at(object_at(one, "error"), "message")
+                or _name_wait(one)
+            ),
+        },
     )
     if answer.get("nextAfter") is not None:
         yield f"more: --after {answer['nextAfter']}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_table
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_rows, format_table
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.display import explain_error
 
@@ -123,18 +123,17 @@ def _show(answer: JsonObject) -> Iterator[str]:
         # an editor of rules also sees the edited rules of other owners
         found = [one for one in found if text_at(one, "origin") != "edited"]
         found += [{**one, "origin": "edited"} for one in objects_at(edited, "rules")]
-    rows = [
-        [
-            text_at(one, "name"),
-            text_at(one, "effect"),
-            ", ".join(texts_at(one, "about")),
-            text_at(one, "origin"),
-            text_at(one, "owner") or "everybody",
-            flatten(text_at(one, "when"), 60),
-        ]
-        for one in found
-    ]
-    yield from format_table(("RULE", "EFFECT", "ABOUT", "FROM", "WHOSE", "WHEN"), rows)
+    yield from format_rows(
+        found,
+        {
+            "RULE": "name",
+            "EFFECT": "effect",
+            "ABOUT": lambda one: ", ".join(texts_at(one, "about")),
+            "FROM": "origin",
+            "WHOSE": lambda one: text_at(one, "owner") or "everybody",
+            "WHEN": lambda one: flatten(text_at(one, "when"), 60),
+        },
+    )
     by = text_at(edited, "editedBy")
     at = f", edited by {by} at {text_at(edited, 'editedAt')}" if by else ""
     yield f"rev {answer.get('rev')}{at}"

@@ -13,11 +13,12 @@ from passerelle.cli.verbs.verb import (
     add_verb,
     flatten,
     format_fields,
-    format_table,
+    format_rows,
     make_group,
     name_next,
     name_path,
     name_repeat,
+    name_title,
 )
 from passerelle.core.errors import InvalidInput
 from passerelle.runtime.common.durations import parse_duration
@@ -170,20 +171,17 @@ def _name_times(schedule: JsonObject) -> str:
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
-    yield from format_table(
-        ("SCHEDULE", "STATUS", "AGENT", "WHEN", "NEXT", "RUNS", "TITLE"),
-        [
-            (
-                text_at(one, "scheduleId"),
-                text_at(one, "status"),
-                text_at(one, "agent"),
-                _name_times(one),
-                text_at(one, "nextAt"),
-                str(one.get("runs", "")),
-                flatten(text_at(one, "title")),
-            )
-            for one in found
-        ],
+    yield from format_rows(
+        found,
+        {
+            "SCHEDULE": "scheduleId",
+            "STATUS": "status",
+            "AGENT": "agent",
+            "WHEN": _name_times,
+            "NEXT": "nextAt",
+            "RUNS": "runs",
+            "TITLE": name_title,
+        },
     )
     yield f"schedules: {len(found)}"
     yield from name_next(next_page)
@@ -210,18 +208,15 @@ def _describe(schedule: JsonObject) -> Iterator[str]:
     runs = [*objects_at(schedule, "waiting"), *objects_at(schedule, "recent")]
     if runs:
         yield ""
-    yield from format_table(
-        ("RUN", "TICK", "WHY", "STATUS", "TASK"),
-        [
-            (
-                str(one.get("number", "")),
-                text_at(one, "tickAt"),
-                text_at(one, "cause"),
-                _name_status(one),
-                text_at(one, "taskId"),
-            )
-            for one in runs
-        ],
+    yield from format_rows(
+        runs,
+        {
+            "RUN": "number",
+            "TICK": "tickAt",
+            "WHY": "cause",
+            "STATUS": _name_status,
+            "TASK": "taskId",
+        },
     )
 
 

@@ -15,11 +15,12 @@ from passerelle.cli.verbs.verb import (
     add_verb,
     flatten,
     format_fields,
-    format_table,
+    format_rows,
     make_group,
     name_next,
     name_path,
     name_repeat,
+    name_title,
 )
 
 if TYPE_CHECKING:
@@ -217,19 +218,16 @@ def _print_change(link: GatewayLink, answer: JsonObject) -> None:
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
-    yield from format_table(
-        ("SESSION", "ACTIVE", "TASKS", "THREADS", "TITLE", "LABELS"),
-        [
-            (
-                text_at(one, "sessionId"),
-                text_at(one, "activeAt"),
-                str(one.get("tasks", "")),
-                str(one.get("threadCount", "")),
-                flatten(text_at(one, "title")),
-                _name_labels(one),
-            )
-            for one in found
-        ],
+    yield from format_rows(
+        found,
+        {
+            "SESSION": "sessionId",
+            "ACTIVE": "activeAt",
+            "TASKS": "tasks",
+            "THREADS": "threadCount",
+            "TITLE": name_title,
+            "LABELS": _name_labels,
+        },
     )
     yield f"sessions: {len(found)}"
     yield from name_next(next_page)
@@ -250,18 +248,15 @@ def _describe(session: JsonObject) -> Iterator[str]:
     threads = objects_at(session, "threads")
     if threads:
         yield ""
-    yield from format_table(
-        ("THREAD", "CONTEXT", "STATUS", "TURNS", "UPDATED"),
-        [
-            (
-                text_at(thread, "threadId"),
-                text_at(thread, "contextId"),
-                text_at(thread, "status"),
-                str(thread.get("turns", "")),
-                text_at(thread, "updatedAt"),
-            )
-            for thread in threads
-        ],
+    yield from format_rows(
+        threads,
+        {
+            "THREAD": "threadId",
+            "CONTEXT": "contextId",
+            "STATUS": "status",
+            "TURNS": "turns",
+            "UPDATED": "updatedAt",
+        },
     )
     yield ""
     yield f"events {history.get('first')} to {history.get('last')}"

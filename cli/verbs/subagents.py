@@ -14,7 +14,7 @@ from passerelle.cli.verbs.verb import (
     add_verb,
     flatten,
     format_fields,
-    format_table,
+    format_rows,
     make_group,
     name_next,
     name_path,
@@ -163,19 +163,16 @@ def _print_change(link: GatewayLink, answer: JsonObject) -> None:
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:
-    yield from format_table(
-        ("SUBAGENT", "STATE", "AGENT", "TASKS", "OPENED", "PARENT"),
-        [
-            (
-                text_at(one, "subagentId"),
-                text_at(one, "state"),
-                text_at(one, "peer"),
-                str(len(texts_at(one, "tasks"))),
-                text_at(one, "openedAt"),
-                text_at(object_at(one, "parent"), "taskId"),
-            )
-            for one in found
-        ],
+    yield from format_rows(
+        found,
+        {
+            "SUBAGENT": "subagentId",
+            "STATE": "state",
+            "AGENT": "peer",
+            "TASKS": lambda one: str(len(texts_at(one, "tasks"))),
+            "OPENED": "openedAt",
+            "PARENT": "parent.taskId",
+        },
     )
     yield f"subagents: {len(found)}"
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at, whole_at
-from passerelle.cli.verbs.verb import flatten, format_fields, format_table, name_next
+from passerelle.cli.verbs.verb import (
+    Column,
+    flatten,
+    format_fields,
+    format_rows,
+    name_next,
+    name_title,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,22 +32,17 @@ def list_tasks(
     tasks = objects_at(answer, "tasks")
     if not (tasks or found or text_at(answer, "nextPageToken")):
         yield "no task of yours has this id or title"
-    owner = ("OWNER",) if with_owners else ()
-    yield from format_table(
-        ("TASK", "STATUS", *owner, "AGENT", "SINCE", "PROGRESS", "TITLE"),
-        [
-            (
-                text_at(task, "taskId"),
-                text_at(task, "status"),
-                *([text_at(task, "owner")] if with_owners else []),
-                text_at(task, "assignee") or text_at(task, "agent"),
-                text_at(task, "statusAt"),
-                describe_progress(object_at(task, "progress")),
-                flatten(text_at(task, "title")),
-            )
-            for task in tasks
-        ],
-    )
+    owner: dict[str, Column] = {"OWNER": "owner"} if with_owners else {}
+    columns: dict[str, Column] = {
+        "TASK": "taskId",
+        "STATUS": "status",
+        **owner,
+        "AGENT": lambda task: text_at(task, "assignee") or text_at(task, "agent"),
+        "SINCE": "statusAt",
+        "PROGRESS": lambda task: describe_progress(object_at(task, "progress")),
+        "TITLE": name_title,
+    }
+    yield from format_rows(tasks, columns)
     yield f"tasks: {len(tasks)}"
     yield from name_next(text_at(answer, "nextPageToken"))
     doubt = object_at(object_at(answer, "marks"), "tasks")
@@ -172,53 +174,39 @@ def _describe_doubt(summary: JsonObject) -> str:
 def _list_attempts(attempts: list[JsonObject]) -> Iterator[str]:
     if attempts:
         yield ""
-    yield from format_table(
-        ("ATTEMPT", "STATUS", "AGENT", "STARTED", "ENDED", "TASK AT AGENT", "ERROR"),
-        [
-            (
-                str(attempt.get("ordinal", "")),
-                text_at(attempt, "status"),
-                text_at(object_at(attempt, "worker"), "peer"),
-                text_at(attempt, "startedAt"),
-                text_at(attempt, "endedAt"),
-                text_at(attempt, "remoteTaskId"),
-                text_at(object_at(attempt, "lastError"), "code"),
-            )
-            for attempt in attempts
-        ],
+    yield from format_rows(
+        attempts,
+        {
+            "ATTEMPT": "ordinal",
+            "STATUS": "status",
+            "AGENT": "worker.peer",
+            "STARTED": "startedAt",
+            "ENDED": "endedAt",
+            "TASK AT AGENT": "remoteTaskId",
+            "ERROR": "lastError.code",
+        },
     )
 
 
 def _list_artifacts(artifacts: list[JsonObject]) -> Iterator[str]:
     if artifacts:
         yield ""
-    yield from format_table(
-        ("ARTIFACT", "VERSION", "BYTES", "NAME", "TYPES"),
-        [
-            (
-                text_at(artifact, "artifactId"),
-                str(artifact.get("version", "")),
-                str(artifact.get("size", "")),
-                text_at(artifact, "name"),
-                ", ".join(texts_at(artifact, "mediaTypes")),
-            )
-            for artifact in artifacts
-        ],
+    yield from format_rows(
+        artifacts,
+        {
+            "ARTIFACT": "artifactId",
+            "VERSION": "version",
+            "BYTES": "size",
+            "NAME": "name",
+            "TYPES": lambda artifact: ", ".join(texts_at(artifact, "mediaTypes")),
+        },
     )
 
 
 def _list_edges(edges: list[JsonObject]) -> Iterator[str]:
     if edges:
         yield ""
-    yield from format_table(
-        ("EDGE", "TARGET", "STATUS", "REASON"),
-        [
-            (
-                text_at(edge, "kind"),
-                text_at(edge, "target"),
-                text_at(edge, "status"),
-                flatten(text_at(edge, "reason")),
-            )
-            for edge in edges
-        ],
+    columns = {"EDGE": "kind", "TARGET": "target", "STATUS": "status"}
+    yield from format_rows(
+        edges, {**columns, "REASON": lambda edge: flatten(text_at(edge, "reason"))}
     )

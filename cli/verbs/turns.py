@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table, make_group, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_rows, make_group, name_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,19 +65,16 @@ def policy(link: GatewayLink, thread: ThreadArgument, wanted: PolicyArgument) ->
 def describe_queue(queue: JsonObject) -> Iterator[str]:
     """Formats one line per waiting turn, then per turn that waits for an approval, then the counts."""
     waiting = objects_at(queue, "turns")
-    yield from format_table(
-        ("PLACE", "TURN", "TASK", "AGENT", "SINCE", "STATE"),
-        [
-            (
-                str(one.get("position", "")),
-                text_at(one, "turnId"),
-                text_at(one, "taskId"),
-                text_at(one, "agent"),
-                text_at(one, "since"),
-                text_at(one, "resumeState"),
-            )
-            for one in waiting
-        ],
+    yield from format_rows(
+        waiting,
+        {
+            "PLACE": "position",
+            "TURN": "turnId",
+            "TASK": "taskId",
+            "AGENT": "agent",
+            "SINCE": "since",
+            "STATE": "resumeState",
+        },
     )
     gated = objects_at(queue, "gated")
     for one in gated:

@@ -11,11 +11,12 @@ import shutil
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias, cast
 from urllib.parse import quote
 
 import typer
 
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.cli.settings_flags import load, load_local, name_sources
 from passerelle.cli.verbs.output import OutputForm, render_answer
 from passerelle.cli.verbs.short_ids import expand_path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.local_gateway import LocalGateway
     from passerelle.gateway.settings.model import Settings
 
+Column: TypeAlias = "str | Callable[[JsonObject], str]"
+
 
 def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Formats rows below their titles; nothing without rows. In a terminal the table is cut to its width."""
@@ -48,6 +51,22 @@ def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
         yield "  ".join(padded).rstrip()
 
 
+def format_rows(found: Iterable[JsonObject], columns: Mapping[str, Column]) -> Iterator[str]:
+    """Formats a table of objects. By its title each column is a member, ``a.b`` for one of a member, or a function."""
+    rows = [[_read_cell(one, column) for column in columns.values()] for one in found]
+    return format_table([*columns], rows)
+
+
+def _read_cell(one: JsonObject, column: Column) -> str:
+    if not isinstance(column, str):
+        return column(one)
+    *outer, name = column.split(".")
+    for step in outer:
+        one = object_at(one, step)
+    cell = one.get(name)
+    return str(cell) if isinstance(cell, str | int) else ""
+
+
 def format_fields(fields: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Formats one line for each field that is not empty."""
     shown = [(name, text) for name, text in fields if text]
@@ -60,6 +79,11 @@ def flatten(text: str, most: int = 60) -> str:
     """Returns a text in one line, cut to ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def name_title(one: JsonObject) -> str:
+    """The title of an object in one line."""
+    return flatten(text_at(one, "title"))
 
 
 def name_next(token: str) -> list[str]:

@@ -31,6 +31,7 @@ from passerelle.client.items import (
     UnknownOutcome,
 )
 from passerelle.core.event_type import EventType
+from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -105,9 +106,7 @@ class InboxWatcher:
             case Quit():
                 self._over.set()
             case Decide() as decision:
-                sending = group.create_task(self._decide(client, decision))
-                self._decisions.add(sending)
-                sending.add_done_callback(self._decisions.discard)
+                keep_until_done(group.create_task(self._decide(client, decision)), self._decisions)
             case None:
                 pass
         self._show()

@@ -32,7 +32,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.delegation.runs.lost_tail import has_event
 from passerelle.runtime.common.beat import sleep_until_beat
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.runtime.common.concurrency import cancel_all, join_all
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -129,10 +129,7 @@ class TailRepair:
 
     async def close(self) -> None:
         """Cancels work in progress; the next driver finds what is left."""
-        work = [*self._work]
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        await cancel_all(self._work)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

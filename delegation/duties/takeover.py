@@ -39,7 +39,7 @@ from passerelle.core.ports.leases import Alive
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.runtime.common.concurrency import cancel_all, join_all
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -162,10 +162,7 @@ class TakeOver:
 
     async def close(self) -> None:
         """Cancels the queued runs; their rows stay."""
-        queued = list(self._queued.values())
-        for task in queued:
-            task.cancel()
-        await asyncio.gather(*queued, return_exceptions=True)
+        await cancel_all(self._queued.values())
 
     async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """Drives a moved run here, whichever instance moved it.

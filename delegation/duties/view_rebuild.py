@@ -27,6 +27,7 @@ from passerelle.core.ids import Shard, shard_of
 from passerelle.core.payloads.history import HistoryReconstructed
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.delegation.verification.strays import find_stray_rows, repair_stray
+from passerelle.runtime.common.concurrency import cancel_all
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ class ViewRebuild:
     async def close(self) -> None:
         """Cancels the work; its rows stay."""
         if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+            await cancel_all([self._work])
 
     async def _schedule(self, shard: Shard, since_ms: int) -> None:
         member = f"{REBUILD}:{shard.tag}:{since_ms}"

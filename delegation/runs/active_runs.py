@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
 from passerelle.delegation.runs.run import RunMovedError
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -147,10 +148,7 @@ class ActiveRuns:
     async def drain(self) -> None:
         """Stops driving: no run ends by it, and other instances take over through the leases (I6)."""
         self.refuse()
-        running = list(self._tasks.values())
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(self._tasks.values())
 
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ from passerelle.delegation.runs.read_scheduler import ReadScheduler, name_caller
 from passerelle.delegation.runs.run import Run, RunMovedError
 from passerelle.delegation.runs.run_factory import RunFactory
 from passerelle.runtime.common.carried import TRACE, restore_extensions
+from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 from passerelle.runtime.records.references import NOTHING
 from passerelle.runtime.records.task_fields import read_driver
 
@@ -444,9 +445,7 @@ class Dispatch:
 
     def detach(self, work: Coroutine[None, None, None]) -> None:
         """Runs a coroutine apart from the drivers, owned here until it ends."""
-        task = asyncio.create_task(work)
-        self._side.add(task)
-        task.add_done_callback(self._side.discard)
+        keep_until_done(asyncio.create_task(work), self._side)
 
     def drop(self, shard: Shard) -> None:
         """Drops the runs of a shard that another instance owns now."""
@@ -457,10 +456,7 @@ class Dispatch:
     async def drain(self) -> None:
         """Stops everything that this instance drives; other instances continue it."""
         await self.commands.drain()
-        side = [*self._side]
-        for task in side:
-            task.cancel()
-        await asyncio.gather(*side, return_exceptions=True)
+        await cancel_all(self._side)
         await self.runs.drain()
         await self.behaviour.drain()
         await self.open_text.drain()

@@ -28,6 +28,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import ReportProgress
 from passerelle.core.task.status import WORKING
 from passerelle.core.wire.times import parse_ms
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome, StreamOutcome
@@ -76,9 +77,7 @@ async def _poll_during_stream(active: ActiveRun, remote: str) -> PeerOutcome | N
         await asyncio.wait({asking, stirring}, return_when=asyncio.FIRST_COMPLETED)
         return asking.result() if asking.done() else None
     finally:
-        for task in (asking, stirring):
-            task.cancel()
-        await asyncio.gather(asking, stirring, return_exceptions=True)
+        await cancel_all((asking, stirring))
 
 
 def _is_same(run: Attempt, outcome: Answered) -> bool:

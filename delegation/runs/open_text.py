@@ -21,6 +21,7 @@ from passerelle.core.ports.deltas import TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task import machine as tasks
 from passerelle.core.wire.times import format_ms
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.content import Chunk
@@ -127,10 +128,7 @@ class OpenTexts:
 
     async def drain(self) -> None:
         """Cancels publications in progress: no listener depends on them."""
-        under_way = [one.publishing for one in self._channels.values() if one.publishing]
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await cancel_all([one.publishing for one in self._channels.values() if one.publishing])
         self._channels.clear()
 
     def _add(self, channel: _Channel, block: _Block, text: str) -> None:

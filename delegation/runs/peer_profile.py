@@ -18,6 +18,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.record import value
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.volume import OutputLimits
+from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from passerelle.core.facts import Worker
@@ -87,9 +88,7 @@ class PeerBehaviour:
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known.add(seen)
-        writing = asyncio.create_task(self._store(seen))
-        self._writing.add(writing)
-        writing.add_done_callback(self._writing.discard)
+        keep_until_done(asyncio.create_task(self._store(seen)), self._writing)
 
     async def proves_absence(self, worker: Worker) -> bool:
         """Whether an empty list of this peer proves that nothing has arrived.

@@ -19,6 +19,7 @@ from passerelle.delegation.runs.frame_buffer import FrameBuffer
 from passerelle.delegation.runs.liveness import find_left_s, note_break, probe, report_stall
 from passerelle.delegation.runs.results import apply_results, revive_lost
 from passerelle.delegation.runs.volume import measure_frame
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -73,8 +74,7 @@ async def follow_stream(
                 break
     finally:
         active.is_streaming = False
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+        await cancel_all([reader])
     return Closed()
 
 

@@ -27,6 +27,7 @@ from passerelle.gateway.a2a.normalized_call import normalize_rpc
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import set_call_context
+from passerelle.runtime.common.concurrency import keep_until_done
 from passerelle.runtime.limits.gate import UNBOUND
 
 if TYPE_CHECKING:
@@ -163,9 +164,7 @@ class UnaryCalls:
 
     def spawn(self, work: Coroutine[Any, Any, None], context: Context) -> None:
         """Runs what takes longer than a callback; ``context`` is the request's."""
-        task = asyncio.get_running_loop().create_task(work, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_until_done(asyncio.get_running_loop().create_task(work, context=context), self._tasks)
 
 
 class _PendingAnswer:

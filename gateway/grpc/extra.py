@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import ConfigInvalid
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -60,6 +61,5 @@ async def open_grpc(
     try:
         yield server.port
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await cancel_all([watching])
         await server.stop()

@@ -19,6 +19,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.times import format_ms
 from passerelle.protocol.frames import Gap, Mode, Snapshot, Subscribe, Subscribed
+from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -122,9 +123,7 @@ class StreamLinks:
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Runs work that outlives the request."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_until_done(asyncio.create_task(work), self._tasks)
 
     async def finish(self) -> None:
         """Returns once the last facts are stored, or have failed."""

@@ -26,6 +26,7 @@ from passerelle.peers.reverse.cards import DialInCards
 from passerelle.peers.reverse.local import LinkedAgent
 from passerelle.protocol.reverse_frames import Registered
 from passerelle.runtime.common.beat import sleep_until_beat
+from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine
@@ -132,9 +133,7 @@ class Host:
                 await self._guard(self._refresh())
                 await sleep_until_beat(self.round_s)
         finally:
-            for task in tuple(self._work):
-                task.cancel()
-            await asyncio.gather(*self._work, return_exceptions=True)
+            await cancel_all(self._work)
 
     async def _refresh(self) -> None:
         for agent in self.peers.dial_in_names:
@@ -181,10 +180,7 @@ class Host:
                 assert_never(change)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guard(work))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-        return task
+        return keep_until_done(asyncio.create_task(self._guard(work)), self._work)
 
     async def _guard(self, work: Coroutine[None, None, None]) -> None:
         try:
@@ -203,5 +199,4 @@ async def open_host(peers: PeerRegistry, routing: Routing, instance: str) -> Asy
     try:
         yield host
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancel_all([running])

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.core.oversight_requests import GetAgentHealth, GetOverview
-from passerelle.core.principal import AccessScope
-from passerelle.core.read_models.agent_health import AgentHealth
-from passerelle.core.read_models.overview import Overview
-from passerelle.core.session.agent_requests import (
+from passerelle.core.oversight_requests import (
     AgentChanged,
     DrainAgent,
+    GetAgentHealth,
+    GetOverview,
     PauseAgent,
     ResumeAgent,
 )
+from passerelle.core.principal import AccessScope
+from passerelle.core.read_models.agent_health import AgentHealth
+from passerelle.core.read_models.overview import Overview
 from passerelle.runtime.common.calls import MethodRow
 
 _LOOK: Final = (AccessScope.OVERSEE_TASKS, AccessScope.OPERATE)

@@ -7,11 +7,10 @@ the params (a record, whose schema is the documented one), the required scopes, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, assert_never, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from passerelle.core.approval.requests import PeerMuted, ReturnOwed, SeenNoted
 from passerelle.core.commands import (
     ActionAnswered,
     CancelAccepted,
@@ -28,6 +27,7 @@ from passerelle.core.commands import (
     PushConfigDeleted,
     PushConfigSet,
     Query,
+    RecordResult,
     RespondAction,
     Result,
     RetryDelivery,
@@ -42,32 +42,10 @@ from passerelle.core.errors import (
     PeerUnavailable,
     UnknownMethod,
 )
-from passerelle.core.evidence.requests import BundleExported
-from passerelle.core.job.requests import JobChanged
-from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import AccessScope
 from passerelle.core.read_models.capabilities import CapabilityPage
-from passerelle.core.schedule.requests import ScheduleChanged
-from passerelle.core.session.agent_requests import AgentChanged
-from passerelle.core.session.device_requests import (
-    ChannelReconnected,
-    DeviceChanged,
-    DevicePaired,
-    EventsAcked,
-    NoticeSent,
-)
-from passerelle.core.session.requests import (
-    SessionChanged,
-    ThreadCompacted,
-    ThreadResumed,
-    ThreadRolledBack,
-    TurnInterrupted,
-    TurnQueue,
-)
-from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
-from passerelle.core.subagent.requests import SendSubagentInput, SpawnSubagent, SubagentChanged
-from passerelle.core.task.bulk import TasksChanged
-from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
+from passerelle.core.subagent.requests import SendSubagentInput, SpawnSubagent
+from passerelle.core.task.requests import StartTask
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
@@ -315,41 +293,10 @@ def render_result(result: Result) -> JsonObject:
         case ActionAnswered():
             votes = (result.votes, result.need) if result.need > 1 else (None, None)
             return to_wire(DecisionAnswer(result.outcome, result.rev, result.decision, *votes))
-        case (
-            DeliveryRetried()
-            | TaskChanged()
-            | TaskGiven()
-            | SessionChanged()
-            | TurnInterrupted()
-            | ThreadResumed()
-            | ThreadRolledBack()
-            | ThreadCompacted()
-            | EventsAcked()
-            | ChannelReconnected()
-            | NoticeSent()
-            | StreamWebhookSet()
-            | StreamWebhookDeleted()
-            | DevicePaired()
-            | DeviceChanged()
-            | GrantRevoked()
-            | BypassSet()
-            | PermissionView()
-            | PolicySet()
-            | SeenNoted()
-            | ReturnOwed()
-            | PeerMuted()
-            | BundleExported()
-            | ScheduleChanged()
-            | JobChanged()
-            | TasksChanged()
-            | AgentChanged()
-            | TurnQueue()
-            | SubagentChanged()
-        ):
-            return to_wire(result)
         case PushConfigSet():
             return result.config
         case PushConfigDeleted():
             return {}
         case _:
-            assert_never(result)
+            own: RecordResult = result
+            return to_wire(own)

@@ -20,6 +20,7 @@ from passerelle.core.approval.requests import (
 )
 from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
 from passerelle.core.frozen import frozen
+from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.runtime.records.writes import Written
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.approval.commands import ActionCommand
     from passerelle.core.approval.record import ActionRecord
-    from passerelle.core.approval.requests import AttentionAnswer, AttentionRequest
+    from passerelle.core.approval.requests import AttentionAnswer, AttentionRequest, ListMutes
     from passerelle.core.commands import ActionAnswered, RespondAction
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.governing.run_access import RunAccess
     from passerelle.store.pushes import RedisMutes
@@ -103,10 +105,10 @@ class Attending:
         until_ms = await self.mutes.mute(principal.key, base, minutes * _MINUTE_MS)
         return PeerMuted(base, format_ms(until_ms))
 
-    async def list_mutes(self, principal: Principal) -> Mutes:
+    async def list_mutes(self, principal: Principal, _query: ListMutes) -> JsonObject:
         """The agents that the caller has muted."""
-        muted = await self.mutes.list_muted(principal.key)
-        return Mutes(tuple(PeerMuted(peer, format_ms(at_ms)) for peer, at_ms in muted.items()))
+        muted = (await self.mutes.list_muted(principal.key)).items()
+        return to_wire(Mutes(tuple(PeerMuted(peer, format_ms(at_ms)) for peer, at_ms in muted)))
 
     async def _apply(
         self, principal: Principal, action_id: str, command: ActionCommand

@@ -1,10 +1,10 @@
-"""A fair lock, and a gather that waits for all calls even if one fails."""
+"""A fair lock, a gather that waits for all calls even if one fails, and tasks that run on their own."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -63,3 +63,18 @@ async def join_all(calls: Iterable[Awaitable[T]]) -> list[T]:
             raise result
         done.append(result)
     return done
+
+
+async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancels tasks, and returns when all have ended; what they raise is dropped."""
+    ending = [*tasks]
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+def keep_until_done(task: asyncio.Task[T], among: set[asyncio.Task[T]]) -> asyncio.Task[T]:
+    """Adds a task to a set that it leaves when it ends: the event loop alone does not keep it."""
+    among.add(task)
+    task.add_done_callback(among.discard)
+    return task

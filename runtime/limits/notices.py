@@ -14,6 +14,7 @@ import structlog
 from passerelle.core.errors import PasserelleError
 from passerelle.core.payloads.limit import LimitSubject, RateLimitHit
 from passerelle.runtime.common.carried import TRACE
+from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,9 +69,9 @@ class Notices:
         self._recorded_ms.move_to_end(name)
         if len(self._recorded_ms) > _KEPT:
             self._recorded_ms.popitem(last=False)
-        writing = asyncio.create_task(self._write(principal, fact, read_trace_id()))
-        self._writing.add(writing)
-        writing.add_done_callback(self._writing.discard)
+        keep_until_done(
+            asyncio.create_task(self._write(principal, fact, read_trace_id())), self._writing
+        )
 
     async def drain(self) -> None:
         """Waits for running writes."""

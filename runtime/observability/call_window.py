@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.frozen import frozen
 from passerelle.runtime.common.beat import sleep_until_beat
+from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -38,12 +39,10 @@ class _Sample:
 
 @frozen
 class CallReport:
-    """Calls of one agent since a time; ``p50_s`` and ``p95_s`` are None without answers, or above the last bound."""
+    """Calls of one agent since a time."""
 
     since_ms: int
     outcomes: Mapping[str, int]
-    p50_s: float | None
-    p95_s: float | None
     answered_ms: int | None
     failed_ms: int | None
     times: tuple[int, ...] = ()
@@ -71,8 +70,7 @@ class CallWindow:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_all([task])
 
     async def _run(self) -> None:
         while True:
@@ -130,17 +128,14 @@ class CallWindow:
         }
 
     def _compose(self, agent: str, outcomes: Mapping[str, int], now: tuple[int, ...]) -> CallReport:
-        first, histogram = self._samples[0], self.metrics.calls.request_seconds
+        first = self._samples[0]
         before = first.times.get(agent, (0,) * len(now))
-        times = [late - early for late, early in zip(now, before, strict=True)]
         return CallReport(
             since_ms=first.at_ms,
             outcomes={name: count for name, count in sorted(outcomes.items()) if count},
-            p50_s=find_quantile(times, histogram.bounds, 50),
-            p95_s=find_quantile(times, histogram.bounds, 95),
             answered_ms=self._answered.get(agent),
             failed_ms=self._failed.get(agent),
-            times=tuple(times),
+            times=tuple(late - early for late, early in zip(now, before, strict=True)),
         )
 
     def find_quantile(self, times: Sequence[int], percent: int) -> float | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.protocol.cursor import GapReason
+from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -66,9 +67,7 @@ class Outages:
         if monotonic() - self._noted_s.get(stream.shard, -math.inf) < _AUDITED_S:
             # The audit after a new epoch finds every invalid position.
             return
-        task = asyncio.create_task(self._bump(stream.shard))
-        self._bumps.add(task)
-        task.add_done_callback(self._bumps.discard)
+        keep_until_done(asyncio.create_task(self._bump(stream.shard)), self._bumps)
 
     async def lose_tail(self, shard: Shard, epoch: int, noticed_by: str) -> None:
         """Records that writes acknowledged under an epoch are lost: the shard gets a new epoch, unless it has one.

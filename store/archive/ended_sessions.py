@@ -18,8 +18,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import Shard
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
-from passerelle.store.archive.frame import MOST_PLAIN_BYTES
-from passerelle.store.archive.home_session import is_home
+from passerelle.store.archive.frame import MOST_PLAIN_BYTES, is_home
 from passerelle.store.connection import pack_words
 from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_int, as_sparse_list

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import hiredis
 import orjson
@@ -18,6 +18,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.packed_events import read_scopes
+from passerelle.core.principal import Principal
 from passerelle.core.wire.times import parse_ms
 from passerelle.store.archive.compression import compress, decompress
 from passerelle.store.connection import pack_words
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from passerelle.store.connection import RespValue
     from passerelle.store.stream_entries import EntryRow
+
 
 MOST_PLAIN_BYTES: Final = 8 * 1024 * 1024
 """A longer session stays in the engine: reading one of its events would read all of it."""
@@ -176,3 +178,26 @@ def _read_arrays(arrays: list[list[bytes]]) -> SessionFrame:
         message = f"{name} has no head"
         raise ValueError(message)
     return SessionFrame(name, hashes, entries, lists[_TASKS], lists[_TARGETS])
+
+
+def find_principal(snapshot: bytes) -> Principal | None:
+    """The principal named by a record of a session or device list; None if it names none."""
+    try:
+        said = cast("dict[str, Any]", orjson.loads(snapshot))
+        name, tenant = said["principal"], said["tenant"]
+    except (LookupError, TypeError, ValueError):
+        return None
+    if not isinstance(name, str) or not isinstance(tenant, str):
+        return None
+    return Principal(name, tenant)
+
+
+def is_home(session: str, snapshot: bytes) -> bool:
+    """Whether a session is the home session of the principal that its record names.
+
+    It has what belongs to a caller and to no conversation. It never ends, so it stays in the engine.
+    """
+    whose = find_principal(snapshot)
+    if whose is None or whose.home != read_shard(session):
+        return False
+    return whose.home_session == session

@@ -2,7 +2,8 @@
 
 A row is a field of a hash of the shard, named by the first bytes of the hash of the id, so that small hashes store it
 in a few bytes; scripts compute the same name (``is_archived`` in ``lua/shared``). Two ids may have one name: the commit
-never overwrites a row, and the frame lists its ids.
+never overwrites a row, and the frame lists its ids. A row keeps the number of its segment when segments are merged;
+that number leads to the one that the shard names.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from passerelle.store import keys
+from passerelle.store.replies import as_hash
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from passerelle.core.ids import Shard
+    from passerelle.store.connection import RespValue
+
 
 BUCKETS: Final = 128
 _FIELD: Final = 6
@@ -91,3 +97,34 @@ def place_row(shard: Shard, name: str) -> tuple[str, bytes]:
 
 def _check(stored: bytes) -> int:
     return zlib.crc32(stored) & ((1 << 8 * _CHECK) - 1)
+
+
+class MergedNumber(NamedTuple):
+    """The number that a merged one leads to, and the shift of its frames in that segment, in bytes."""
+
+    number: int
+    shift: int
+
+    @classmethod
+    def read(cls, stored: bytes) -> Self:
+        """Reads the stored form."""
+        number, _, shift = stored.partition(b" ")
+        return cls(int(number), int(shift))
+
+
+def follow_numbers(named: Collection[int], merged: RespValue) -> dict[int, MergedNumber]:
+    """Where each merged number leads among the ``named`` ones; ``merged`` are all merged numbers of a shard.
+
+    A segment may be merged again, so one number may lead to another that leads on. Dead ends are left out.
+    """
+    every = {int(number): MergedNumber.read(said) for number, said in as_hash(merged).items()}
+    # A later segment has a higher number; anything else is damage.
+    steps = {number: step for number, step in every.items() if step.number > number}
+    found = dict[int, MergedNumber]()
+    for number in steps:
+        at, shift = number, 0
+        while at not in named and at in steps:
+            at, shift = steps[at].number, shift + steps[at].shift
+        if at != number and at in named:
+            found[number] = MergedNumber(at, shift)
+    return found

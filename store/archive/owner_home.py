@@ -20,7 +20,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.device import name_list
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
-from passerelle.store.archive.home_session import find_principal
+from passerelle.store.archive.frame import find_principal
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_bytes, as_int, as_sparse_list

@@ -14,8 +14,13 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
-from passerelle.store.archive.frame import SessionFrame, list_entities, read_frame, read_owner
-from passerelle.store.archive.home_session import is_home
+from passerelle.store.archive.frame import (
+    SessionFrame,
+    is_home,
+    list_entities,
+    read_frame,
+    read_owner,
+)
 from passerelle.store.archive.reader import read_row
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.connection import pack

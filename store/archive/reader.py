@@ -18,8 +18,7 @@ from passerelle.core.ids import Shard, shard_of
 from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.frame import SessionFrame, read_frame
-from passerelle.store.archive.locator import Locator, place_row
-from passerelle.store.archive.merged_numbers import MergedNumber, follow_numbers
+from passerelle.store.archive.locator import Locator, MergedNumber, follow_numbers, place_row
 from passerelle.store.archive.owner_keys import FRESH_S
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.archive.segment import (

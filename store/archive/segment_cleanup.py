@@ -21,8 +21,7 @@ from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.store import keys
-from passerelle.store.archive.locator import BUCKETS, Locator
-from passerelle.store.archive.merged_numbers import MergedNumber, follow_numbers
+from passerelle.store.archive.locator import BUCKETS, Locator, MergedNumber, follow_numbers
 from passerelle.store.archive.segment import SegmentName
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_int, as_list, as_scores, as_texts

@@ -13,7 +13,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.archive.frame import MOST_PLAIN_BYTES, SessionFrame
-from passerelle.store.archive.home_session import is_home as is_home_session
+from passerelle.store.archive.frame import is_home as is_home_session
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_hash, as_int, as_scores, as_sparse_list

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.client.asgi_app import A2aError, AppAnswer, Fault, HttpError
-from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     AnswerItem,
@@ -23,6 +22,7 @@ from passerelle.protocol.reverse_frames import (
     Done,
     Failed,
     StopWaiting,
+    split_text,
 )
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import orjson
 from passerelle.client.calls import CallsInFlight
 from passerelle.client.items import AnswersCut, CallRefused, ChannelError
 from passerelle.protocol.frames import Answer, Call, Failure
-from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     AnswerPiece,
@@ -24,6 +23,7 @@ from passerelle.protocol.reverse_frames import (
     StopAsking,
     StreamItem,
     TakeMore,
+    split_text,
 )
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.oversight_requests import DrainAgent
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import DrainAgent
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from tests.integration.a2a.rig import PATIENCE, Rig

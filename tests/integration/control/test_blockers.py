@@ -10,10 +10,10 @@ from passerelle.core.decision import Decision
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import Shard
+from passerelle.core.oversight_requests import PauseAgent, ResumeAgent
 from passerelle.core.payloads.task import TaskDependencyUpdated
 from passerelle.core.ports.due import DueRow
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LinkTask
 from passerelle.core.task.status import Status

@@ -19,9 +19,9 @@ from passerelle.core.errors import (
     VersionMismatch,
 )
 from passerelle.core.facts import TaskBounds
+from passerelle.core.oversight_requests import PauseAgent
 from passerelle.core.payloads.task import TaskCreated, TaskProgress, TaskUpdated
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import PauseAgent
 from passerelle.core.task.status import Phase, Status
 from passerelle.core.wire.json import Json, JsonObject
 from tests.support.control_client import ControlClient, task_id_of

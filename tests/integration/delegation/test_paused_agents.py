@@ -12,17 +12,17 @@ from passerelle.core.batch import Batch
 from passerelle.core.commands import CancelTask, GetTaskModel, TurnAccepted, WaitMode
 from passerelle.core.errors import Forbidden, NotFound, PeerUnavailable, StoreUnavailable
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.payloads.limit import LimitChanged
-from passerelle.core.payloads.routing import FallbackApplied, RoutingDecided, SingleCandidate
-from passerelle.core.payloads.task import TaskQueued
-from passerelle.core.ports.queues import QueueStore
-from passerelle.core.principal import OWNER, AccessScope, Principal
-from passerelle.core.session.agent_requests import (
+from passerelle.core.oversight_requests import (
     AgentChanged,
     DrainAgent,
     PauseAgent,
     ResumeAgent,
 )
+from passerelle.core.payloads.limit import LimitChanged
+from passerelle.core.payloads.routing import FallbackApplied, RoutingDecided, SingleCandidate
+from passerelle.core.payloads.task import TaskQueued
+from passerelle.core.ports.queues import QueueStore
+from passerelle.core.principal import OWNER, AccessScope, Principal
 from passerelle.core.task.requests import (
     CreateTask,
     PauseTask,

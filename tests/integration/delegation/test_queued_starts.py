@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from passerelle.core.errors import UnsupportedOperation
+from passerelle.core.oversight_requests import PauseAgent, ResumeAgent
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import CreateTask, StartTask, TaskChanged
 from passerelle.core.task.status import Status

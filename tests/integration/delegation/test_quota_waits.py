@@ -11,9 +11,9 @@ from passerelle.a2a_mapping.extensions import AFTER
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.commands import GetTaskModel, SubmitTurn, TurnAccepted, WaitMode
 from passerelle.core.errors import Limited, UnsupportedOperation
+from passerelle.core.oversight_requests import PauseAgent, ResumeAgent
 from passerelle.core.payloads.limit import CostEstimated, QuotaBlocked
 from passerelle.core.principal import OWNER, Principal
-from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import (
     CreateTask,

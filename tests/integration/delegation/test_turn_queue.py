@@ -16,9 +16,9 @@ from passerelle.core.errors import (
     PeerUnavailable,
     UnsupportedOperation,
 )
+from passerelle.core.oversight_requests import DrainAgent, PauseAgent, ResumeAgent
 from passerelle.core.payloads.conversation import QueueChanged, QueuePolicy
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import DrainAgent, PauseAgent, ResumeAgent
 from passerelle.core.session.requests import (
     GetTurnQueue,
     PromoteQueuedTurn,

@@ -12,8 +12,8 @@ import pytest
 from passerelle.core.batch import Batch
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import StoreUnavailable, WriteConflict
+from passerelle.core.oversight_requests import PauseAgent, ResumeAgent
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
 from passerelle.core.task.status import Status
 from passerelle.runtime.limits.bounds import Bounds
 from tests.integration.delegation.test_turn_queue import begin, follow, list_queue

@@ -16,8 +16,8 @@ from passerelle.core.errors import NotFound
 from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
-from passerelle.protocol.pieces import PIECE_CHARS
 from passerelle.protocol.reverse_frames import (
+    PIECE_CHARS,
     AnswerPiece,
     CallPiece,
     StopAsking,

@@ -18,8 +18,8 @@ from passerelle.channels.reverse_link import (
 )
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Refusal
-from passerelle.protocol.pieces import PIECE_CHARS
 from passerelle.protocol.reverse_frames import (
+    PIECE_CHARS,
     AgentCall,
     AnswerItem,
     AnswerPiece,

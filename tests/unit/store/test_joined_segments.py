@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from passerelle.core.ids import Shard
 from passerelle.store.archive.erased_frame import erase_frames, read_erased
 from passerelle.store.archive.joined_segment import check_segment, join_segments, read_parts
-from passerelle.store.archive.merged_numbers import MergedNumber, follow_numbers
+from passerelle.store.archive.locator import MergedNumber, follow_numbers
 from passerelle.store.archive.segment import PackedFrame, SegmentName, pack_segment
 from passerelle.store.archive.segment_copies import SegmentCopy, find_covered
 from passerelle.store.archive.segment_merge import MOST_BYTES, choose_segments
