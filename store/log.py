@@ -476,7 +476,12 @@ def _head(reply: RespValue) -> Head | None:
     epoch, sequence, chain, first = as_sparse_list(reply)
     if epoch is None or chain is None:
         return None
-    return Head(epoch.decode(), int(sequence or 0), chain.decode(), int(first or 1))
+    return Head(
+        epoch.decode(),
+        _read_number("seq", sequence or b"0"),
+        chain.decode(),
+        _read_number("first", first or b"1"),
+    )
 
 
 def _head_of(archived: SessionFrame) -> Head | None:
@@ -492,6 +497,15 @@ def _loaded_from(archived: SessionFrame, ref: EntityRef) -> Loaded:
 
 def _loaded(ref: EntityRef, reply: RespValue) -> Loaded:
     fields = as_hash(reply)
-    stamp = Stamp(int(fields.get("v", b"0")), fields.get("op", b"").decode())
+    stamp = Stamp(_read_number("v", fields.get("v", b"0")), fields.get("op", b"").decode())
     rest = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
     return Loaded(ref, stamp, fields.get("s", b""), rest)
+
+
+def _read_number(name: str, value: bytes) -> int:
+    """Raises ValueError, which names the field, if a stored number is none."""
+    try:
+        return int(value)
+    except ValueError:
+        message = f"the stored field {name!r} is {value[:20]!r} and no number"
+        raise ValueError(message) from None

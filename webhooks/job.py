@@ -32,7 +32,7 @@ from passerelle.webhooks.retries import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from structlog.typing import FilteringBoundLogger
 
@@ -54,6 +54,11 @@ HOLD_MS: Final = 15_000
 """Longer than one request may take, so that no other instance sends the same delivery in the meantime."""
 PLACES: Final = 8
 """Concurrent deliveries to one origin."""
+LARGE_BYTES: Final = 1024 * 1024
+"""A request with more content is in memory as a whole: each origin gets one at a time."""
+LARGE_AT_ONCE: Final = 4
+"""Such requests of the process at a time."""
+_LARGE_AGAIN_MS: Final = 1_000
 MOST_IN_A_ROW: Final = 64
 _UNCONFIRMED_MS: Final = 1_000
 
@@ -64,6 +69,7 @@ class JobOrigin:
 
     breaker: Breaker = HEALTHY
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLACES))
+    large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 
 @frozen
@@ -88,6 +94,7 @@ class DeliveryDeps:
     time: Callable[[str, float], None] = lambda _kind, _seconds: None
     timer: Callable[[], float] = lambda: 0.0
     """A monotonic clock, in seconds."""
+    large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LARGE_AT_ONCE))
 
 
 class StoppedError(Exception):
@@ -126,9 +133,11 @@ class DeliveryJob:
             for _ in range(MOST_IN_A_ROW):
                 match await read_next(self.deps.log, self.stream, self._cursor, feed):
                     case ReaderRun() as found:
-                        await self._send_entries(found)
+                        async with self._take_turn(await feed.weigh(whole=False)):
+                            await self._send_entries(found)
                     case ReceiverBehind(why=why):
-                        await self._send_snapshot(why)
+                        async with self._take_turn(await feed.weigh(whole=True)):
+                            await self._send_snapshot(why)
             # Other targets wait for a slot at this origin.
             await self.settle(self._outcome("live"))
         except StoppedError:
@@ -154,6 +163,25 @@ class DeliveryJob:
             raise StoppedError
         self.token = settled.token
         return settled.confirmed
+
+    @contextlib.asynccontextmanager
+    async def _take_turn(self, size: int) -> AsyncGenerator[None]:
+        """Bounds the memory of large requests.
+
+        Raises:
+            StoppedError: others are being sent. The claim would end while this one waits, so it is tried again soon.
+        """
+        if size <= LARGE_BYTES:
+            yield
+            return
+        places = (self.origin.large, self.deps.large)
+        if any(place.locked() for place in places):
+            now_ms = self.deps.clock.now_ms()
+            await self._stop(postpone(self._streak, _LARGE_AGAIN_MS, "memory", now_ms))
+        async with contextlib.AsyncExitStack() as taken:
+            for place in places:
+                await taken.enter_async_context(place)
+            yield
 
     async def _send_entries(self, found: ReaderRun) -> None:
         """Sends one part after the other; each is settled before the next is sent."""

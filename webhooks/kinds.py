@@ -58,6 +58,10 @@ class Feed(Protocol):
         """
         ...
 
+    async def weigh(self, *, whole: bool) -> int:
+        """Bytes of content that one request may have: with events, or with the ``whole`` state."""
+        ...
+
     @property
     def bounds(self) -> ReplayLimits:
         """Beyond these limits the receiver gets the state in place of events."""

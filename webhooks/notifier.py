@@ -133,6 +133,11 @@ class NotifierFeed:
         """The URL; trusted, because the operator configured it."""
         return Address(self.notifier.url, trusted=True)
 
+    async def weigh(self, *, whole: bool) -> int:
+        """Nothing: its requests are bounded."""
+        del whole
+        return 0
+
     @property
     def bounds(self) -> ReplayLimits:
         """The limits beyond which one list of open approvals replaces many single messages."""

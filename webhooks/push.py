@@ -205,6 +205,13 @@ class PushFeed:
         """The URL of the config, checked against the current rules."""
         return self.kind.configs.rules.judge(self.stored.url)
 
+    async def weigh(self, *, whole: bool) -> int:
+        """The artifacts of the Task; a receiver of 0.3 gets it at each event."""
+        if not whole and self.stored.dialect != "0.3":
+            return 0
+        await self._reload()
+        return sum(artifact.size for artifact in self.record.artifacts)
+
     @property
     def bounds(self) -> ReplayLimits:
         """Beyond these limits it gets the Task in place of frames."""

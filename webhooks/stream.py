@@ -88,6 +88,11 @@ class StreamFeed:
         """The URL, checked against the current rules."""
         return self.kind.webhooks.rules.judge(self.stored.url)
 
+    async def weigh(self, *, whole: bool) -> int:
+        """Nothing: its requests are bounded."""
+        del whole
+        return 0
+
     @property
     def bounds(self) -> ReplayLimits:
         """No limits: it gets every event; events that are no longer kept are a gap."""

@@ -40,9 +40,10 @@ from passerelle.delegation.verification.stream import (
 from passerelle.delegation.verification.subset import ALL, choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from passerelle.core.batch import Loaded
+    from passerelle.delegation.verification.stream import SessionReplay
     from passerelle.delegation.verification.subset import SessionSubset
     from passerelle.store.store import Store
 
@@ -114,15 +115,18 @@ class Walk:
         return found
 
     async def verify(self, session: str) -> None:
-        """Verifies a session, if its stream exists."""
+        """Verifies a session, if its stream exists. One that cannot be read is a problem, and the next one is read."""
         self.seen.add(session)
         try:
             replay = await replay_session(self.store.log, session) if read_shard(session) else None
+            if replay is not None:
+                await self._verify_replay(session, replay)
         except ArchiveDamaged as error:
             self.report.problems.append(Problem("archive", session, session, error.reason))
-            return
-        if replay is None:
-            return
+        except ValueError as error:
+            self.report.problems.append(Problem("damaged", session, session, str(error)))
+
+    async def _verify_replay(self, session: str, replay: SessionReplay) -> None:
         report = self.report
         report.sessions += 1
         count_events(replay.events, report)
@@ -175,9 +179,20 @@ class Walk:
         """Checks snapshots that no replay gave: their session is trimmed, newer than the list, or without facts."""
         refs = [ref for ref in inventory if ref not in self.replayed]
         for first in range(0, len(refs), _AT_ONCE):
-            for loaded in await self.store.log.load(refs[first : first + _AT_ONCE]):
+            for loaded in await self._load(refs[first : first + _AT_ONCE]):
                 if loaded.snapshot:
                     await self._verify_stray(loaded)
+
+    async def _load(self, refs: Sequence[EntityRef]) -> Sequence[Loaded]:
+        """The entities; one that cannot be read is a problem."""
+        try:
+            return await self.store.log.load(refs)
+        except ValueError as error:
+            if len(refs) == 1:
+                problem = Problem("damaged", "no session", refs[0].id, str(error))
+                self.report.problems.append(problem)
+                return []
+        return [loaded for ref in refs for loaded in await self._load([ref])]
 
     async def _verify_stray(self, loaded: Loaded) -> None:
         session = _read_session(loaded)

@@ -325,6 +325,22 @@ async def test_event_without_a_required_id_is_reported(store: Store, server: Ser
     assert report.problems[0].detail == "permission.requested without turn_id"
 
 
+@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize(("of", "field"), [("task", "v"), ("session", "v"), ("session", "seq")])
+async def test_key_with_a_damaged_number_is_reported_and_the_rest_is_read(
+    store: Store, server: Server, of: str, field: str, *, rebuild: bool
+) -> None:
+    story, other = await make_story(store), await make_story(store)
+    ref: EntityRef = getattr(story, of)
+    ask(server.url, "HSET", keys.entity(ref), field, "x")
+    report = await verify_store(store, rebuild=rebuild)
+    assert not report.ok
+    found = [one for one in report.problems if one.kind == "damaged"]
+    assert ref.id in {one.subject for one in found}
+    assert all(f"'{field}' is b'x'" in one.detail for one in found)
+    assert other.session.id not in {one.session for one in report.problems}
+
+
 async def test_damaged_event_is_reported_and_the_rest_is_read(store: Store, server: Server) -> None:
     story = await make_story(store)
     replace_entry(server, story, 2, data=b"{}")

@@ -48,6 +48,8 @@ OF_THE_TENANT: Final = frozenset(
 """Scopes over what others own."""
 MEMBER: Final = [scope for scope in AccessScope if scope not in OF_THE_TENANT]
 NAMED: Final = IDS | {"ref", "sha256", "after", "subagentIds"}
+BESIDE: Final = {"get_evidence": ("sessionId",)}
+"""Parameters that a call takes in place of others, and one of which it needs."""
 CHOSEN: Final = frozenset({"contextId", "webhookId", "device"})
 """Names that each caller chooses: another one's is free."""
 _NUMBERS: Final = count()
@@ -205,7 +207,8 @@ def make_unreal(params: JsonObject, ada: Person) -> JsonObject:
 def list_cases(call: str, hers: dict[str, Json], own: dict[str, Json]) -> Iterator[JsonObject]:
     """The parameters of a call with ids of another owner: all of them, then each of them beside own ones."""
     schema = cast("dict[str, Any]", wire_schema(CALLS[call].params))
-    properties, needed = schema.get("properties", {}), schema.get("required") or ()
+    properties = schema.get("properties", {})
+    needed = (*(schema.get("required") or ()), *BESIDE.get(call, ()))
     lists = {name for name, form in properties.items() if "array" in orjson.dumps(form).decode()}
     lawful = {name: value for name, value in LAWFUL.get(call, {}).items() if name in properties}
     names = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from passerelle.protocol.cursor import parse_cursor
 from passerelle.runtime.common.secret import Secret
 from passerelle.store.replication import ReplicationView
 from passerelle.store.retention import Archived, Trimmed
-from passerelle.webhooks import retries
+from passerelle.webhooks import job, retries
+from passerelle.webhooks.addresses import Address
+from passerelle.webhooks.retries import Outcome
 from passerelle.webhooks.sender import WebhookSender
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
@@ -470,6 +472,41 @@ async def test_receiver_of_protocol_0_3_gets_the_task_in_its_form(rig: Rig) -> N
     assert (last.body["kind"], last.body["id"]) == ("task", task)
     assert last.body["status"]["state"] == "completed"
     assert last.body["artifacts"][0]["parts"][0]["kind"] == "text"
+
+
+@pytest.mark.parametrize("large", [True, False])
+async def test_large_requests_to_an_origin_are_sent_one_at_a_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    monkeypatch.setattr(job, "LARGE_BYTES", 0 if large else 1_000_000)
+    monkeypatch.setattr(job, "_LARGE_AGAIN_MS", 20)
+    sending, most = 0, 0
+    post = WebhookSender.post
+
+    async def count(
+        self: WebhookSender, address: Address, headers: Mapping[str, str], body: bytes
+    ) -> Outcome:
+        nonlocal sending, most
+        is_whole = b'"artifacts"' in body
+        sending += is_whole
+        most = max(most, sending)
+        await asyncio.sleep(0.05)
+        try:
+            return await post(self, address, headers, body)
+        finally:
+            sending -= is_whole
+
+    task = await rig.held_task()
+    names = ("one", "two", "three", "four")
+    for name in names:
+        config = PushConfig(f"{rig.receiver.url}/{name}", name, dialect="0.3")
+        await rig.gateway.parts.service.execute(OWNER, SetPushConfig(task, config, "echo"), None)
+    monkeypatch.setattr(WebhookSender, "post", count)
+    rig.peer.release_all()
+    for name in names:
+        await rig.until_state(task, name, "gone")
+        assert rig.receiver.taken(f"/{name}")[-1].body["status"]["state"] == "completed"
+    assert (most == 1) is large, most
 
 
 async def test_operator_sees_every_dead_letter_and_another_caller_none(
