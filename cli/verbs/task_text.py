@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at, whole_at
 from passerelle.cli.verbs.verb import (
-    Column,
+    TableColumn,
     flatten,
     format_fields,
     format_rows,
@@ -32,8 +32,8 @@ def list_tasks(
     tasks = objects_at(answer, "tasks")
     if not (tasks or found or text_at(answer, "nextPageToken")):
         yield "no task of yours has this id or title"
-    owner: dict[str, Column] = {"OWNER": "owner"} if with_owners else {}
-    columns: dict[str, Column] = {
+    owner: dict[str, TableColumn] = {"OWNER": "owner"} if with_owners else {}
+    columns: dict[str, TableColumn] = {
         "TASK": "taskId",
         "STATUS": "status",
         **owner,

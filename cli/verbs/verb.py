@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.local_gateway import LocalGateway
     from passerelle.gateway.settings.model import Settings
 
-Column: TypeAlias = "str | Callable[[JsonObject], str]"
+TableColumn: TypeAlias = "str | Callable[[JsonObject], str]"
 
 
 def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -51,13 +51,13 @@ def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
         yield "  ".join(padded).rstrip()
 
 
-def format_rows(found: Iterable[JsonObject], columns: Mapping[str, Column]) -> Iterator[str]:
+def format_rows(found: Iterable[JsonObject], columns: Mapping[str, TableColumn]) -> Iterator[str]:
     """Formats a table of objects. By its title each column is a member, ``a.b`` for one of a member, or a function."""
     rows = [[_read_cell(one, column) for column in columns.values()] for one in found]
     return format_table([*columns], rows)
 
 
-def _read_cell(one: JsonObject, column: Column) -> str:
+def _read_cell(one: JsonObject, column: TableColumn) -> str:
     if not isinstance(column, str):
         return column(one)
     *outer, name = column.split(".")
