@@ -33,6 +33,8 @@ class Dialect:
     encode: Callable[[Sequence[DecidedQuestion], str, str], JsonObject | None]
     read: Callable[[JsonObject], list[NativeAnswer]] | None = None
     """Reads a caller's answers in this form; None if the form is the gateway's, or its answers are no decisions."""
+    refuses_text: bool = False
+    """Whether an agent that waits takes nothing but this form."""
 
 
 DIALECTS: Final = (
@@ -40,7 +42,7 @@ DIALECTS: Final = (
     Dialect(agentstack.NAME, agentstack.detect, agentstack.encode, agentstack.read_answers),
     Dialect(kagent.NAME, kagent.detect, kagent.encode, kagent.read_answers),
     Dialect(adk.NAME, adk.detect, adk.encode, adk.read_answers),
-    Dialect(strands.NAME, strands.detect, strands.encode, strands.read_answers),
+    Dialect(strands.NAME, strands.detect, strands.encode, strands.read_answers, refuses_text=True),
     Dialect(langgraph.NAME, langgraph.detect, langgraph.encode, langgraph.read_answers),
     Dialect(cuga.NAME, cuga.detect, cuga.encode),
     Dialect(schema.NAME, schema.detect, schema.encode),
@@ -72,10 +74,17 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
     ``replies`` are all questions of one pause, at least one. None: the dialect cannot express it, and CancelTask is
     sent instead.
     """
-    name = replies[0].prompt.dialect
-    dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
-    message = dialect.encode(replies, task, context)
+    message = _find(replies[0].prompt.dialect).encode(replies, task, context)
     return None if message is None else keep_native(message, [reply.native for reply in replies])
+
+
+def refuses_text(dialect: str) -> bool:
+    """Whether a waiting agent of this dialect refuses an answer in words: they have to be in its form."""
+    return _find(dialect).refuses_text
+
+
+def _find(name: str) -> Dialect:
+    return next(dialect for dialect in DIALECTS if dialect.name == name)
 
 
 def read_native(message: JsonObject) -> list[NativeAnswer]:

@@ -1,13 +1,16 @@
-"""The message that brings the answers of a pause to the agent: the caller's own one, or one in the agent's dialect."""
+"""The message that brings the answers of a pause to the agent: the caller's own one, or one in the agent's dialect.
+
+Words of a caller are put into the dialect if the agent takes nothing else.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, derive_message_id
-from passerelle.a2a_mapping.dialects.registry import encode
-from passerelle.a2a_mapping.members import text_at
+from passerelle.a2a_mapping.dialects.registry import encode, refuses_text
+from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_message
 from passerelle.core.approval.prompt import PeerPrompt, read_answer
 from passerelle.delegation.runs.agent_errors import find_turns
@@ -58,7 +61,9 @@ class AnswerMessages:
                 references=referred.ids,
                 parts=referred.parts,
             )
-            return address_message(own, to)
+            message = address_message(own, to)
+            typed = None if withheld else _type_words(own, actions[0], remote, context or "")
+            return message if typed is None else {**message, "parts": typed["parts"]}
         replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
         return encode(replies, remote, context or "") if replies else None
 
@@ -99,6 +104,20 @@ class AnswerMessages:
             if known is not None:
                 self._turns[turn_id] = known
         return known
+
+
+def _type_words(
+    own: JsonObject, action: ActionRecord, remote: str, context: str
+) -> JsonObject | None:
+    """A message of words alone in the agent's dialect; None if it is sent as it is."""
+    parts, reply = objects_at(own, "parts"), _make_reply(action)
+    if reply is None or not refuses_text(reply.prompt.dialect):
+        return None
+    if any("text" not in part for part in parts):
+        return None
+    words = "\n".join(text_at(part, "text") for part in parts)
+    said = replace(reply, answer=replace(reply.answer, text=words))
+    return encode([said], remote, context)
 
 
 def _make_reply(action: ActionRecord) -> DecidedQuestion | None:

@@ -101,6 +101,22 @@ async def test_callers_see_the_agents_request_and_the_gateways_form(harness: Har
 
 
 @pytest.mark.requirement("DIA-3")
+@pytest.mark.parametrize("in_words", [True, False])
+async def test_agent_that_takes_one_form_gets_the_words_of_its_caller_in_it(
+    harness: Harness, *, in_words: bool
+) -> None:
+    interrupt: JsonObject = {"interruptId": "s-1", "name": "colour", "reason": "Which one?"}
+    facade, _ = await _park(harness, {"data": {"interrupts": [interrupt]}})
+    words: JsonObject = {"text": "blue, and\nnothing else"}
+    response: JsonObject = {"interruptId": "s-1", "response": words["text"]}
+    typed: JsonObject = {"data": {"interruptResponse": response}}
+    done = await _send(harness, facade, words if in_words else typed)
+    assert _state(done) == "TASK_STATE_COMPLETED"
+    assert harness.peer.messages[-1]["parts"] == [typed]
+    assert cast("list[JsonObject]", done["history"])[-1]["parts"] == [words if in_words else typed]
+
+
+@pytest.mark.requirement("DIA-3")
 @pytest.mark.parametrize("confirmed", [True, False])
 async def test_answer_in_the_agents_form_decides_and_is_sent_unchanged(
     harness: Harness, *, confirmed: bool
