@@ -22,7 +22,8 @@ from passerelle.core.approval.response_schema import PROPERTY_LIMIT
 from passerelle.core.wire.json import Json, JsonObject
 
 NAME: Final = "kagent"
-_ASK_USER: Final = "ask_user"
+ASK_USER: Final = "ask_user"
+"""The tool of an agent that asks."""
 _MEMBER: Final = "answer"
 
 
@@ -49,7 +50,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
         }
         words = "Approved" if all(reply.answer.allowed for reply in replies) else "Rejected"
     else:
-        answers = _answer(first)
+        answers = list_answers(first)
         if answers is None:
             return None
         form = {"type": "ask_user_response", "id": first.prompt.native_id, "answers": answers}
@@ -118,23 +119,28 @@ def _detect_questions(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
     questions = objects_at(form, "questions")
     nested = object_at(form, "nested")
     tools = objects_at(nested, "tools")
-    if nested and (len(tools) != 1 or text_at(tools[0], "name") != _ASK_USER):
+    if nested and (len(tools) != 1 or text_at(tools[0], "name") != ASK_USER):
         return []
     native_id = text_at(tools[0] if nested else form, "id")
     if not native_id or not 0 < len(questions) <= PROPERTY_LIMIT:
         return []
+    return [make_question(NAME, pause, native_id, questions)]
+
+
+def make_question(
+    dialect: str, pause: AgentPause, native_id: str, questions: list[JsonObject]
+) -> PeerPrompt:
+    """One prompt for all questions of a call of ``ask_user``, at least one: for words, or for a form with several."""
     words = "\n".join(map(_format_question, questions))
-    asked = make_permission_prompt(NAME, pause, native_id, _ASK_USER, {}, words)
-    return [
-        replace(
-            asked,
-            kind="input",
-            action_type="free_input",
-            options=(REPLY, CANCEL),
-            subject=None,
-            response_schema=_make_form_schema(questions) if len(questions) > 1 else None,
-        )
-    ]
+    asked = make_permission_prompt(dialect, pause, native_id, ASK_USER, {}, words)
+    return replace(
+        asked,
+        kind="input",
+        action_type="free_input",
+        options=(REPLY, CANCEL),
+        subject=None,
+        response_schema=_make_form_schema(questions) if len(questions) > 1 else None,
+    )
 
 
 def _format_question(question: JsonObject) -> str:
@@ -166,8 +172,8 @@ def _approve(reply: DecidedQuestion) -> JsonObject:
     return approval
 
 
-def _answer(reply: DecidedQuestion) -> list[Json] | None:
-    """The answers in order of the questions, which is that of the member names."""
+def list_answers(reply: DecidedQuestion) -> list[Json] | None:
+    """The answers in order of the questions, which is that of the member names; None if there are none."""
     content = reply.answer.content
     if not reply.answer.allowed or content is None:
         return None

@@ -116,7 +116,7 @@ def _type_words(
     if any("text" not in part for part in parts):
         return None
     words = "\n".join(text_at(part, "text") for part in parts)
-    said = replace(reply, answer=replace(reply.answer, text=words))
+    said = replace(reply, answer=replace(reply.answer, text=words, content={"text": words}))
     return encode([said], remote, context)
 
 

@@ -16,6 +16,7 @@ _VECTORS: Final = Path(__file__).parents[1] / "vectors" / "dialects.json"
 _SAYS: Final = {
     "adk": ("one confirmation of a tool call", "delete_rows"),
     "kagent": ("one tool to approve", "delete_file"),
+    "kagent_parts": ("one tool of a Python agent", "delete_rows"),
     "agentstack": ("an approval in the metadata", "delete_rows"),
     "strands": ("an interrupt that is an approval by its name", '"delete"'),
     "langgraph": ("one tool call to be reviewed", '"send"'),
@@ -25,11 +26,13 @@ _SAYS: Final = {
 _GROUPS: Final = {
     "adk": ("two confirmations in one message", '"pay"'),
     "kagent": ("two tools, answered one by one in one message", "delete_file"),
+    "kagent_parts": ("two tools of a Python agent", "delete_rows"),
     "langgraph": ("two calls in one interrupt, in their order", '"send"'),
 }
 _IDS: Final = {
     "adk": '"adk-1"',
     "kagent": '"approval-1"',
+    "kagent_parts": '"adk-0"',
     "strands": '"s1"',
     "langgraph": '"i1"',
     "cuga": '"c-1"',
