@@ -190,7 +190,7 @@ class JobReads:
         """A job of the caller. Raises NotFound."""
         if read_shard(job_id) is not None:
             ref = EntityRef(EntityKind.SESSION, job_id)
-            held = (await self.writes.load([ref]))[ref]
+            held = await self.writes.load_one(ref)
             record = held.record
             if isinstance(record, SessionRecord) and record.owner == principal.key and record.job:
                 return held

@@ -251,7 +251,7 @@ class Models:
         if read_shard(session_id) is not None:
             head = await self.log.read_head(_stream(session_id))
             ref = EntityRef(EntityKind.SESSION, session_id)
-            held = (await self.writes.load([ref]))[ref]
+            held = await self.writes.load_one(ref)
             record = held.record
             if head and isinstance(record, SessionRecord) and record.owner == principal.key:
                 return record, head, held.archive

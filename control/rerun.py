@@ -106,7 +106,7 @@ class Rerunning:
         except BaseException:
             charge.refund()
             raise
-        return render_steered(principal, (await self.writes.load([owned.ref]))[owned.ref])
+        return render_steered(principal, await self.writes.load_one(owned.ref))
 
     async def _write(
         self, owned: Owned, retry: Callable[[DecisionDraft], None], once: Once

@@ -133,7 +133,7 @@ class Schedules:
 
     async def _repeat(self, stored: bytes) -> ScheduleChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return await self._render((await self.writes.load([ref]))[ref], repeated=True)
+        return await self._render(await self.writes.load_one(ref), repeated=True)
 
     async def change(
         self,
@@ -246,7 +246,7 @@ class Schedules:
     async def _find(self, principal: Principal, schedule_id: str) -> Held:
         if read_shard(schedule_id) is not None:
             ref = EntityRef(EntityKind.SESSION, schedule_id)
-            held = (await self.writes.load([ref]))[ref]
+            held = await self.writes.load_one(ref)
             record = held.record
             if (
                 isinstance(record, SessionRecord)

@@ -61,7 +61,7 @@ class TurnHistories:
         """
         if read_shard(thread_id) is not None:
             ref = EntityRef(EntityKind.THREAD, thread_id)
-            held = (await self.writes.load([ref]))[ref]
+            held = await self.writes.load_one(ref)
             if isinstance(held.record, ThreadRecord) and held.record.owner == principal.key:
                 return FoundThread(ref, held.record, held.stamp.version)
         raise NotFound("thread", thread_id)

@@ -173,7 +173,7 @@ class TakeOver:
         if row.entity in self._queued:
             return  # it is being adopted; if that fails, the row comes back
         task = EntityRef(EntityKind.TASK, row.entity)
-        held = (await self.writes.load([task]))[task]
+        held = await self.writes.load_one(task)
         record = held.record
         if not isinstance(record, TaskRecord) or record.status in ENDED:
             await self.factless_writes.drop_row(shard, row)
@@ -203,7 +203,7 @@ class TakeOver:
             self.log.info("run.taken_over", task=task.id, run=leaving.run, driver=str(heir))
             moved = outcome.held[task].record
             return isinstance(moved, TaskRecord) and moved.status not in ENDED
-        if read_driver((await self.writes.load([task]))[task].fields) == leaving.driver:
+        if read_driver((await self.writes.load_one(task)).fields) == leaving.driver:
             # The fence of the dead instance still holds, so our own set refused the run.
             raise _moved_by_another()
         # Another instance drives the task by now: the entry in the old set is a leftover.

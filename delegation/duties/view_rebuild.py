@@ -155,7 +155,7 @@ class ViewRebuild:
         if not repair.found:
             return False
         ref = EntityRef(EntityKind.SESSION, session)
-        held = (await self.writes.load([ref]))[ref]
+        held = await self.writes.load_one(ref)
         # A session that has left memory is not brought back for this fact.
         if held.record is not None and held.archive is None:
             await self._record_repair(ref, repair)

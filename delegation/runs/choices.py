@@ -169,7 +169,7 @@ def _name_action(active: ActiveRun, place: int, number: int) -> str:
 
 async def _load(active: ActiveRun, place: int, number: int) -> ActionRecord | None:
     ref = find_action(_name_action(active, place, number))
-    found = (await active.run.writes.load([ref]))[ref].record
+    found = (await active.run.writes.load_one(ref)).record
     return found if isinstance(found, ActionRecord) else None
 
 

@@ -253,7 +253,7 @@ class Dispatch:
         Raises:
             NotFound: the peer is not configured any more; the task stays as it is.
         """
-        held = (await self.writes.load([task]))[task]
+        held = await self.writes.load_one(task)
         record = held.record
         if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or self.find(task.id):
             return
@@ -341,7 +341,7 @@ class Dispatch:
                 await asyncio.sleep(find_pause(self.timeouts.revive_s, _REVIVE_MAX_S, tries + 1))
             tries += 1
             try:
-                held = (await self.writes.load([task]))[task]
+                held = await self.writes.load_one(task)
                 if held.record is None and tries < _LOOKS:
                     continue  # a write of unknown outcome may arrive late
                 if read_driver(held.fields) != self.drives(task.shard):
@@ -421,7 +421,7 @@ class Dispatch:
             await cancel_task(active)
             return True
         task = EntityRef(EntityKind.TASK, task_id)
-        held = (await self.writes.load([task]))[task]
+        held = await self.writes.load_one(task)
         record = held.record
         if not isinstance(record, TaskRecord):
             return False

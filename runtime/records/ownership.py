@@ -147,7 +147,7 @@ class Ownership:
             if AccessScope.OPERATE_TASKS not in principal.scopes or agent or parsed is None:
                 raise
             ref = EntityRef(EntityKind.TASK, parsed[0])
-            held = (await self.writes.load([ref]))[ref]
+            held = await self.writes.load_one(ref)
             record = held.record
             if (
                 not isinstance(record, TaskRecord)
@@ -176,7 +176,7 @@ class Ownership:
         if parsed is None:
             raise NotFound("task", facade)
         ref = EntityRef(EntityKind.TASK, parsed[0])
-        held = known[ref] if ref in known else (await self.writes.load([ref]))[ref]
+        held = known[ref] if ref in known else await self.writes.load_one(ref)
         record = held.record
         if (
             not isinstance(record, TaskRecord)

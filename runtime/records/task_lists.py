@@ -189,7 +189,7 @@ class TaskLists:
         """A session of the caller. Raises NotFound."""
         if read_shard(session_id) is not None:
             ref = EntityRef(EntityKind.SESSION, session_id)
-            held = (await self.writes.load([ref]))[ref]
+            held = await self.writes.load_one(ref)
             if isinstance(held.record, SessionRecord) and held.record.owner == principal.key:
                 return held
         raise NotFound("session", session_id)

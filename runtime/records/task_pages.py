@@ -184,8 +184,7 @@ class Listing:
 
     async def _context_rows(self, principal: Principal, context_id: str) -> list[tuple[str, int]]:
         for place in list_places(principal, context_id):
-            held = await self.writes.load([place.thread])
-            thread = held[place.thread].record
+            thread = (await self.writes.load_one(place.thread)).record
             if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
                 return await self.log.read_session_tasks(thread.session_id)
         return []

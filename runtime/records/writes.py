@@ -181,6 +181,10 @@ class Writes:
         self._note_questions(held)
         return held
 
+    async def load_one(self, ref: EntityRef) -> Held:
+        """The entity as stored now; without a record if it does not exist."""
+        return (await self.load([ref]))[ref]
+
     async def read(self, kind: type[R], name: str) -> R | None:
         """The record of an entity as stored now; None if there is none, or ``name`` is no id."""
         return (await self.read_all(kind, (name,))).get(name)
