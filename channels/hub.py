@@ -26,8 +26,8 @@ from passerelle.channels.ring import RingBounds
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.event_chain import start_chain
 from passerelle.core.frozen import frozen
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.protocol.cursor import Cursor, GapReason
-from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

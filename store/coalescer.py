@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from passerelle.protocol.concurrency import keep_until_done
+
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -67,9 +69,8 @@ class Coalescer(Generic[Key, Item, Result]):
             except Exception as error:  # noqa: BLE001  every caller gets it, and judges it
                 _fail(part, error)
                 continue
-            task = loop.create_task(self._distribute(key, window, part, asked))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            work = self._distribute(key, window, part, asked)
+            keep_until_done(loop.create_task(work), self._tasks)
 
     async def _distribute(
         self,

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from passerelle.delegation.duties.failure_log import log_failures
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 from passerelle.store.archive.archiver import join_parts, split_into_segments
 from passerelle.store.archive.terms import MemoryTerms
 from passerelle.store.fullness import Fullness

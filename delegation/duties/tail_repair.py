@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.delegation.runs.lost_tail import has_event
+from passerelle.protocol.concurrency import cancel_all, join_all
 from passerelle.runtime.common.beat import sleep_until_beat
-from passerelle.runtime.common.concurrency import cancel_all, join_all
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

@@ -39,7 +39,7 @@ from passerelle.core.ports.leases import Alive
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
-from passerelle.runtime.common.concurrency import cancel_all, join_all
+from passerelle.protocol.concurrency import cancel_all, join_all
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import AppendOptions, Written
 

@@ -27,7 +27,7 @@ from passerelle.core.ids import Shard, shard_of
 from passerelle.core.payloads.history import HistoryReconstructed
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.delegation.verification.strays import find_stray_rows, repair_stray
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.read_scheduler import ReadScheduler, name_caller
 from passerelle.delegation.runs.run import Run, RunMovedError
 from passerelle.delegation.runs.run_factory import RunFactory
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.runtime.common.carried import TRACE, restore_extensions
-from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 from passerelle.runtime.records.references import NOTHING
 from passerelle.runtime.records.task_fields import read_driver
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.common.concurrency import FairLock
+    from passerelle.protocol.concurrency import FairLock
     from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.references import References, ResolvedReferences

@@ -22,7 +22,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.delegation.verification.rebuild import read_owed
 from passerelle.delegation.verification.report import Problem
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

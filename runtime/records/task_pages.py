@@ -26,7 +26,7 @@ from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import LISTED, TERMINAL
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.places import list_places
