@@ -30,6 +30,7 @@ from passerelle.core.batch import (
     Incarnation,
     RunMove,
 )
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
@@ -123,8 +124,7 @@ class TakeOver:
     async def _lose_links(self, channels: tuple[str, ...], instance: str) -> None:
         if self.lose_link is None:
             return
-        for first in range(0, len(channels), _AT_ONCE):
-            links = channels[first : first + _AT_ONCE]
+        for links in in_chunks(channels, _AT_ONCE):
             await join_all(self.lose_link(channel, instance) for channel in links)
 
     def _enqueue(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:

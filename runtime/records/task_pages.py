@@ -20,6 +20,7 @@ from passerelle.a2a_mapping.long_task import measure_artifact
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED, REJECTED
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import parse_facade
 from passerelle.core.session.thread import ThreadRecord
@@ -193,8 +194,8 @@ class Listing:
         self, principal: Principal, query: ListTasks, rows: list[tuple[str, int]]
     ) -> AsyncIterator[tuple[tuple[int, str], Held]]:
         """The matching tasks as (time, facade id) with their entities, newest first, read in batches."""
-        for first in range(0, len(rows), _CHUNK):
-            for row in await self._load(principal, query, rows[first : first + _CHUNK]):
+        for part in in_chunks(rows, _CHUNK):
+            for row in await self._load(principal, query, part):
                 yield row
 
     async def _load(

@@ -25,6 +25,7 @@ from passerelle.core.batch import (
     StaleEpoch,
     Unclaimed,
 )
+from passerelle.core.chunks import in_chunks
 from passerelle.core.decision import Decision, Held
 from passerelle.core.errors import IdempotencyConflict, StoreUnavailable, WriteConflict
 from passerelle.core.frozen import frozen
@@ -193,8 +194,8 @@ class Writes:
         """Records by their ids, in the order of ``names``, a hundred at a time; absent ones are left out."""
         refs = [EntityRef(KIND_OF[kind], one) for one in dict.fromkeys(names) if read_shard(one)]
         found: dict[str, R] = {}
-        for first in range(0, len(refs), _READ_AT_ONCE):
-            held = await self.load(refs[first : first + _READ_AT_ONCE])
+        for part in in_chunks(refs, _READ_AT_ONCE):
+            held = await self.load(part)
             for ref, one in held.items():
                 if isinstance(one.record, kind):
                     found[ref.id] = one.record
