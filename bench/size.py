@@ -13,6 +13,7 @@ from bench.rows import Bound, MeasurementError, Row, Spread
 from bench.usage import read_used_bytes
 from bench.workload import BEGAN_MS, BenchTask, make_subjects, mint
 from passerelle.core.batch import Incarnation
+from passerelle.core.chunks import in_chunks
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.leases import Lease, LeaseRequest
 from passerelle.core.ports.projections import IndexRow
@@ -139,8 +140,7 @@ async def _end(bench: StoreBench, subjects: list[BenchTask], driver: Incarnation
         by_shard[subject.shard].add(subject.session)
     for shard, sessions in by_shard.items():
         names = [*sessions]
-        for first in range(0, len(names), MOST_AT_ONCE):
-            part = names[first : first + MOST_AT_ONCE]
+        for part in in_chunks(names, MOST_AT_ONCE):
             if (await bench.store.archiver.archive(shard, part)).stay:
                 raise MeasurementError(f"sessions of shard {shard.tag} did not leave")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.inputs import AckJudged
 from passerelle.channels.views import JobRowView, MessageView, PacketView, TaskRowView, TaskView
 from passerelle.core.errors import StoreUnavailable
-from passerelle.runtime.common.concurrency import keep_until_done
+from passerelle.protocol.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

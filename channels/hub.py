@@ -23,11 +23,12 @@ from passerelle.channels.follower import Follower, FollowerDependencies, read_ve
 from passerelle.channels.pages import Stretches
 from passerelle.channels.position import Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.event_chain import start_chain
 from passerelle.core.frozen import frozen
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.protocol.cursor import Cursor, GapReason
-from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -293,10 +294,9 @@ class Hub:
     async def _audit_all(self) -> None:
         # In a function of its own, so that the audited followers are not referenced until the next audit.
         open_now = [one.follower for one in self._followed.values() if one.opening is None]
-        for first in range(0, len(open_now), _AUDITED_AT_ONCE):
-            if first:
+        for number, part in enumerate(in_chunks(open_now, _AUDITED_AT_ONCE)):
+            if number:
                 await asyncio.sleep(_BETWEEN_AUDITS_S)
-            part = open_now[first : first + _AUDITED_AT_ONCE]
             await asyncio.gather(*(_audit(follower) for follower in part))
 
 

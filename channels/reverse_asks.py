@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 import orjson
 
 from passerelle.channels.calls import refuse_call
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
 from passerelle.core.frozen import frozen
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
@@ -24,7 +25,6 @@ from passerelle.protocol.reverse_frames import (
     CallPiece,
     StopAsking,
     TakeMore,
-    split_text,
 )
 from passerelle.protocol.wire import build_item, encode_server
 
@@ -167,7 +167,7 @@ class AskingSide:
         """Sends data that is too long for one frame in pieces, as fast as they are read; returns whether it did."""
         if len(data) <= PIECE_CHARS:
             return False
-        for piece in split_text(data.decode(), PIECE_CHARS):
+        for piece in in_chunks(data.decode(), PIECE_CHARS):
             await self.outbox.wait_for_room()
             self.outbox.put(encode_server(CallPiece(call, piece)))
         return True

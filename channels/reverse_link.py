@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.protocol.frames import Refusal
@@ -33,7 +34,6 @@ from passerelle.protocol.reverse_frames import (
     Done,
     Failed,
     StopWaiting,
-    split_text,
 )
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class AgentLink:
         packed = orjson.dumps(data)
         if len(packed) > PIECE_CHARS:
             inline = None
-            for piece in split_text(packed.decode(), PIECE_CHARS):
+            for piece in in_chunks(packed.decode(), PIECE_CHARS):
                 self.send(CallPiece(call.id, piece))
         frame = AgentCall(
             id=call.id,

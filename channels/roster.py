@@ -20,7 +20,7 @@ from passerelle.core.ports.channels import (
     OwnerForgotten,
     PresenceChanged,
 )
-from passerelle.runtime.common.concurrency import keep_until_done
+from passerelle.protocol.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from passerelle.channels.views import TaskView
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import parse_facade
 from passerelle.core.ports.deltas import TextDelta
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.protocol.frames import Volatile
 from passerelle.protocol.wire import encode_server
-from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

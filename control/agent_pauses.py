@@ -85,7 +85,7 @@ class AgentPausing:
             StoreUnavailable: the previous pauses stay in force.
         """
         async with self.turn:
-            self._take((await self.writes.load([_SESSION]))[_SESSION])
+            self._take(await self.writes.load_one(_SESSION))
 
     def follow(self, log: FilteringBoundLogger) -> AbstractAsyncContextManager[None]:
         """Applies the stored pauses before it returns, then follows them. Raises StoreUnavailable."""

@@ -102,7 +102,7 @@ class Cancelling:
     async def on_due(self, shard: Shard, row: DueRow, drop: DropRow) -> None:
         """``subtree:<task>``: cancels the rest of a subtree; the row is dropped when none is left."""
         ref = EntityRef(EntityKind.TASK, row.entity)
-        record = (await self.writes.load([ref]))[ref].record
+        record = (await self.writes.load_one(ref)).record
         if isinstance(record, TaskRecord) and record.cancel_requested_by is not None:
             source = record.cancel_source or "user"
             requested = TaskCancelRequested(record.cancel_requested_by, source, SUBTREE)
@@ -126,7 +126,7 @@ class Cancelling:
         """
         left = MOST_AT_ONCE
         while True:
-            record = (await self.writes.load([top]))[top].record
+            record = (await self.writes.load_one(top)).record
             if not isinstance(record, TaskRecord):
                 return True
             below = await list_below(self.writes, record.owner, record)
@@ -150,7 +150,7 @@ class Cancelling:
             except NotCancelable:
                 return False
             except WriteConflict:  # it was started meanwhile
-                held = (await self.writes.load([owned.ref]))[owned.ref]
+                held = await self.writes.load_one(owned.ref)
                 if not isinstance(held.record, TaskRecord) or held.record.status in _OVER:
                     return False
                 owned = Owned(owned.ref, held, held.record)

@@ -110,7 +110,7 @@ class Finishing:
         is_at_work = owned.record.withheld is None
         if is_at_work and run is not None and run.remote_task_id is not None:
             self.dispatch.detach(self.dispatch.stop_peer(run.worker.peer, run.remote_task_id))
-        return render_change((await self.writes.load([owned.ref]))[owned.ref])
+        return render_change(await self.writes.load_one(owned.ref))
 
     async def _write(
         self,

@@ -169,7 +169,7 @@ class Creating:
 
     async def _repeat(self, stored: bytes) -> TaskChanged:
         task = EntityRef(EntityKind.TASK, stored.decode())
-        held = (await self.turns.writes.load([task]))[task]
+        held = await self.turns.writes.load_one(task)
         return render_change(held, repeated=True)
 
     async def _list(self, written: Written, task: EntityRef) -> None:
@@ -356,7 +356,7 @@ class Preparing:
     async def on_due(self, shard: Shard, row: DueRow, drop: DropRow) -> None:
         """``prepare:<task>``: the preparing instance is gone."""
         task = EntityRef(EntityKind.TASK, row.entity)
-        record = (await self.writes.load([task]))[task].record
+        record = (await self.writes.load_one(task)).record
         if not isinstance(record, TaskRecord) or record.status is not Status.PREPARING:
             await drop(shard, row)
             return

@@ -196,7 +196,7 @@ class Linking:
         if shard is None:
             return
         ref = EntityRef(EntityKind.TASK, row.entity)
-        record = (await self.changes.writes.load([ref]))[ref].record
+        record = (await self.changes.writes.load_one(ref)).record
         if not isinstance(record, TaskRecord) or record.status not in ENDED:
             await drop(shard, row)
             return

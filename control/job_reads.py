@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import read_text
 from passerelle.a2a_mapping.members import object_at, objects_at
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import GetTask
 from passerelle.core.errors import NotFound, PasserelleError
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.ids import TaskId, expose
 from passerelle.core.index_changes import JOBS
 from passerelle.core.job import machine
 from passerelle.core.job.requests import JobChanged, JobItemLine, JobResults, JobWait
@@ -22,6 +21,7 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
+from passerelle.runtime.records.ownership import load_own
 from passerelle.runtime.records.session_pages import read_session_page
 
 if TYPE_CHECKING:
@@ -188,13 +188,10 @@ class JobReads:
 
     async def find(self, principal: Principal, job_id: str) -> Held:
         """A job of the caller. Raises NotFound."""
-        if read_shard(job_id) is not None:
-            ref = EntityRef(EntityKind.SESSION, job_id)
-            held = (await self.writes.load([ref]))[ref]
-            record = held.record
-            if isinstance(record, SessionRecord) and record.owner == principal.key and record.job:
-                return held
-        raise NotFound("job", job_id)
+        record, held = await load_own(self.writes, SessionRecord, principal, job_id, "job")
+        if record.job is None:
+            raise NotFound("job", job_id)
+        return held
 
 
 def render(held: Held, *, repeated: bool = False) -> JobChanged:

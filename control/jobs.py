@@ -136,7 +136,7 @@ class Jobs:
     async def _repeat(self, stored: bytes) -> JobChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
         return render(
-            await self._register_at_parent((await self.writes.load([ref]))[ref]), repeated=True
+            await self._register_at_parent(await self.writes.load_one(ref)), repeated=True
         )
 
     async def _register_at_parent(self, held: Held) -> Held:
@@ -149,7 +149,7 @@ class Jobs:
             stop = await update_parent(self.writes, ref.id, record.owner, record.job)
             if stop is not None:
                 await stop_job(self.writes, ref, stop)
-                return (await self.writes.load([ref]))[ref]
+                return await self.writes.load_one(ref)
         return held
 
     async def change(

@@ -6,7 +6,6 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.router import read_wanted
 from passerelle.core.agent_name import ROUTER
@@ -24,6 +23,7 @@ from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change, value
 from passerelle.core.wire.trace import read_trace
+from passerelle.delegation.runs.admission import AttemptReservation, LimitedPeer
 from passerelle.delegation.runs.answers import Answers, OpenTurn
 from passerelle.delegation.runs.delivery import read_options
 from passerelle.delegation.runs.quota_waits import UncoveredError
@@ -31,7 +31,6 @@ from passerelle.delegation.runs.turn_places import find_thread
 from passerelle.delegation.runs.turn_request import TurnRequest
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
-from passerelle.runtime.limits.costs import FREE, Shortage
 from passerelle.runtime.records.references import MEMBER, NOTHING
 
 if TYPE_CHECKING:
@@ -41,24 +40,19 @@ if TYPE_CHECKING:
     from passerelle.control.router import Router
     from passerelle.core.commands import SubmitTurn, TurnAccepted
     from passerelle.core.decision import Held
-    from passerelle.core.payloads.task import QueueCause
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import SendSlot
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
-    from passerelle.delegation.runs.admission import LimitedPeer
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
-    from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import Turns
-    from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.records.references import References, ResolvedReferences
     from passerelle.webhooks.push_configs import PushConfigs
 
@@ -251,38 +245,35 @@ class Messages:
         taken = await self._refuse_drained(agent, TurnRequest(principal, command, plan, idem))
         if taken is not None:
             return taken, None
-        charge = FREE
-        admitted = None if plan.hold else await self.queues.admission.admit(agent, peer)
-        place = None if isinstance(admitted, str) else admitted
-        try:
+        with AttemptReservation() as reserved:
+            admitted = None if plan.hold else await self.queues.admission.admit(agent, peer)
             if isinstance(admitted, str):
-                plan = change(plan, hold=await self._explain(agent, admitted, command))
-            if self.planning.charges:
-                plan, charge = await self._charge(
-                    principal, command, agent, plan, may_wait=may_wait
+                plan = change(
+                    plan, hold=await self.queues.admission.explain(agent, admitted, command)
                 )
-            request = TurnRequest(
-                principal, command, plan, idem, known, partial(_read_options, command)
-            )
+            else:
+                reserved.slot = admitted
+            if self.planning.charges:
+                plan, reserved.charge = await self.queues.admission.cover(
+                    principal, agent, command, plan, may_wait=may_wait
+                )
+            options = partial(read_options, command.params or {})
+            request = TurnRequest(principal, command, plan, idem, known, options)
             opened = None if plan.hold else await self.templated_turns.open(request)
             if opened is None:
                 opened = await self.turns.open(request)
-        except BaseException:
-            charge.refund()
-            release_place(place)
-            raise
         if opened.repeated:
-            charge.refund()
-            release_place(place)
+            reserved.give_back()
             # The instance that stored it may have died before it was in its queue.
             await self._enter(opened)
             return opened, None
         if plan.hold is not None or opened.position is not None:
-            release_place(place)
+            reserved.release_slot()
             await self._enqueue(principal, command, opened)
             return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
-        begun = self.dispatch.begin(opened, peer, command.message, params, referred, place)
+        slot = reserved.slot
+        begun = self.dispatch.begin(opened, peer, command.message, params, referred, slot)
         return opened, begun
 
     async def _refuse_drained(self, agent: str, request: TurnRequest) -> OpenedTurn | None:
@@ -299,50 +290,6 @@ class Messages:
                 raise
             return taken
         return None
-
-    async def _explain(self, agent: str, cause: QueueCause, command: SubmitTurn) -> QueueHold:
-        """Why a message waits, with the options of its request."""
-        configuration = object_at(command.params or {}, "configuration")
-        return await self.queues.admission.explain(
-            agent,
-            cause,
-            _read_options(command),
-            answers_at_once=configuration.get("returnImmediately") is True,
-        )
-
-    async def _charge(
-        self,
-        principal: Principal,
-        command: SubmitTurn,
-        agent: str,
-        plan: Delegation,
-        *,
-        may_wait: bool,
-    ) -> tuple[Delegation, Charge]:
-        """The plan with the facts about the caller's quotas, and the charge.
-
-        If the quotas do not cover it, nothing is charged and it waits for them, in addition to any other reason to
-        wait.
-
-        Raises:
-            UncoveredError: it does not wait.
-        """
-        charged = await self.queues.admission.charge(principal, agent)
-        if not isinstance(charged, Shortage):
-            return change(plan, facts=(*plan.facts, *charged.facts)), charged
-        hold = None
-        if may_wait:
-            configuration = object_at(command.params or {}, "configuration")
-            hold = await self.queues.admission.explain_shortage(
-                principal,
-                agent,
-                charged,
-                _read_options(command),
-                answers_at_once=configuration.get("returnImmediately") is True,
-            )
-        if hold is None:
-            raise UncoveredError(charged)
-        return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
     async def _enter(self, opened: OpenedTurn) -> TaskRecord | None:
         """Puts the task into its queue, if it waits; one that is there keeps its position."""
@@ -374,17 +321,14 @@ class Messages:
         self, principal: Principal, command: SubmitTurn, idem: str | None
     ) -> TurnAccepted:
         charge = await self.planning.charge(principal, command)
-        try:
+        with AttemptReservation(charge=charge) as reserved:
             if command.push is not None:
                 await self.push_configs.set_with_message(principal, command, command.push)
             accepted = await self.follow_ups.take(
                 principal, command, idem, self.resolve_tools(principal)
             )
-        except BaseException:
-            charge.refund()
-            raise
         if accepted.repeated:
-            charge.refund()
+            reserved.give_back()
         return accepted
 
 
@@ -395,10 +339,6 @@ def _add_references(plan: Delegation, referred: ResolvedReferences, agent: str) 
     return change(plan, referred=referred, facts=(*plan.facts, *referred.list_facts(agent)))
 
 
-def _read_options(command: SubmitTurn) -> JsonObject | None:
-    return read_options({**(command.params or {}), "message": command.message})
-
-
 def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
     """Whether a waiting message interrupts the running turns of its context."""
     if command.when_busy is not None:
@@ -406,12 +346,6 @@ def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
     held = opened.held if isinstance(opened.held, dict) else opened.held.read()
     thread = held[opened.place.thread].record
     return isinstance(thread, ThreadRecord) and thread.queue_policy == "interrupt"
-
-
-def release_place(place: SendSlot | None) -> None:
-    """Releases the send slot: no send follows."""
-    if place is not None:
-        place.give_back()
 
 
 def _find_holder(known: Held | None) -> str | None:

@@ -209,7 +209,7 @@ class Oversight:
         if read_shard(name) is None:
             return None
         ref = EntityRef(kind, name)
-        return (await self.writes.load([ref]))[ref]
+        return await self.writes.load_one(ref)
 
     async def _record_page(
         self, principal: Principal, query: OverseenQuery, answer: JsonObject

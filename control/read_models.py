@@ -17,7 +17,6 @@ from passerelle.channels.views import read_task
 from passerelle.control.subagents import load_threads, read_summary
 from passerelle.control.task_reads import read_source
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, GetThread
 from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
@@ -50,6 +49,7 @@ from passerelle.runtime.records.ownership import (
     find_hidden,
     find_own,
     hide_unread,
+    load_own,
     may_read,
 )
 from passerelle.runtime.records.waiting_turns import load_waiting
@@ -248,14 +248,13 @@ class Models:
         Raises:
             NotFound: unknown, or another principal's: the two look the same.
         """
-        if read_shard(session_id) is not None:
-            head = await self.log.read_head(_stream(session_id))
-            ref = EntityRef(EntityKind.SESSION, session_id)
-            held = (await self.writes.load([ref]))[ref]
-            record = held.record
-            if head and isinstance(record, SessionRecord) and record.owner == principal.key:
-                return record, head, held.archive
-        raise NotFound("session", session_id)
+        # The head comes first, so that the record contains everything up to it.
+        known = read_shard(session_id) is not None
+        head = await self.log.read_head(_stream(session_id)) if known else None
+        if head is None:
+            raise NotFound("session", session_id)
+        record, held = await load_own(self.writes, SessionRecord, principal, session_id)
+        return record, head, held.archive
 
     async def load_tasks(
         self, principal: Principal, session_id: str

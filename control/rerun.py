@@ -28,6 +28,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.guards import require_unblocked
 from passerelle.core.task.status import TERMINAL, Status
 from passerelle.core.wire.times import format_ms
+from passerelle.delegation.runs.admission import AttemptReservation
 from passerelle.delegation.runs.failure import list_tried, name_row, show_retrying
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.common.calls import require_operation
@@ -101,12 +102,9 @@ class Rerunning:
             draft.add([Fact(tasks.scope_of(draft.record), payload) for payload in charge.facts])
             _retry(draft, TaskRetrying(command.reason, 0, None, agent, principal.id))
 
-        try:
+        with AttemptReservation(charge=charge):
             await self._write(owned, retry, once)
-        except BaseException:
-            charge.refund()
-            raise
-        return render_steered(principal, (await self.writes.load([owned.ref]))[owned.ref])
+        return render_steered(principal, await self.writes.load_one(owned.ref))
 
     async def _write(
         self, owned: Owned, retry: Callable[[DecisionDraft], None], once: Once

@@ -19,7 +19,6 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import SCHEDULES
 from passerelle.core.payloads.conversation import SessionUpdated
 from passerelle.core.payloads.schedule import ScheduleChange, ScheduleTerms
@@ -44,6 +43,7 @@ from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.ownership import load_own
 from passerelle.runtime.records.places import choose_shard, describe_session
 from passerelle.runtime.records.session_pages import index_session, read_session_page
 from passerelle.runtime.records.writes import AppendOptions
@@ -133,7 +133,7 @@ class Schedules:
 
     async def _repeat(self, stored: bytes) -> ScheduleChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return await self._render((await self.writes.load([ref]))[ref], repeated=True)
+        return await self._render(await self.writes.load_one(ref), repeated=True)
 
     async def change(
         self,
@@ -244,17 +244,12 @@ class Schedules:
         return to_wire(ScheduleHistory(tuple(steps)))
 
     async def _find(self, principal: Principal, schedule_id: str) -> Held:
-        if read_shard(schedule_id) is not None:
-            ref = EntityRef(EntityKind.SESSION, schedule_id)
-            held = (await self.writes.load([ref]))[ref]
-            record = held.record
-            if (
-                isinstance(record, SessionRecord)
-                and record.owner == principal.key
-                and record.schedule is not None
-            ):
-                return held
-        raise NotFound("schedule", schedule_id)
+        record, held = await load_own(
+            self.writes, SessionRecord, principal, schedule_id, "schedule"
+        )
+        if record.schedule is None:
+            raise NotFound("schedule", schedule_id)
+        return held
 
     async def _render(self, held: Held, *, repeated: bool = False) -> ScheduleChanged:
         record = held.record

@@ -77,7 +77,7 @@ class Sessions:
 
     async def _repeat(self, stored: bytes) -> SessionChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return _render((await self.records.writes.load([ref]))[ref], repeated=True)
+        return _render(await self.records.writes.load_one(ref), repeated=True)
 
     async def describe(
         self, principal: Principal, command: DescribeSession, idem: str | None

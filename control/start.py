@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.control.creation import name_row, refuse_queued
-from passerelle.control.messages import release_place
 from passerelle.control.start_routing import is_routed
 from passerelle.control.task_changes import check_version, read_task, render_change
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
@@ -39,6 +38,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change, value
 from passerelle.core.wire.trace import read_trace
+from passerelle.delegation.runs.admission import AttemptReservation
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.plan import add_conditions, begin_attempt
@@ -46,7 +46,6 @@ from passerelle.delegation.runs.quota_waits import UncoveredError
 from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.common.carried import TRACE, choose_trace
-from passerelle.runtime.limits.costs import FREE, Shortage
 from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above
@@ -75,7 +74,6 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
-    from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.references import References, ResolvedReferences
@@ -256,52 +254,29 @@ class Starting:
             template_key=object(),
         )
         self.queues.admission.refuse_drained(agent)
-        plan, charge = await self._charge(principal, agent, plan, may_wait=target.may_wait)
-        place: SendSlot | None = None
-        try:
+        with AttemptReservation() as reserved:
+            if self.planning.charges:
+                plan, reserved.charge = await self.queues.admission.cover(
+                    principal, agent, turn, plan, may_wait=target.may_wait
+                )
             admitted = None if plan.hold else await self.queues.admission.admit(agent, peer)
             if isinstance(admitted, str):
                 plan = change(plan, hold=await self.queues.admission.explain(agent, admitted))
             else:
-                place = admitted
+                reserved.slot = admitted
             _check_constraints(owned.record, agent, plan)
             start = await self._prepare(principal, owned, version, turn, plan, once)
             written = await self._append(start)
-        except BaseException:
-            charge.refund()
-            release_place(place)
-            raise
         if written.repeated is not None and written.repeated != start.run_id.encode():
-            charge.refund()
-            release_place(place)
+            reserved.give_back()
             return render_change(written.held[owned.ref], repeated=True)
         if plan.hold is None:
-            self._begin(start, written, peer, referred, place)
+            self._begin(start, written, peer, referred, reserved.slot)
             return render_change(written.held[owned.ref])
         queued = written.held[owned.ref].record
         if isinstance(queued, TaskRecord):
             await self.queues.enter(queued)
         return render_change(written.held[owned.ref])
-
-    async def _charge(
-        self, principal: Principal, agent: str, plan: Delegation, *, may_wait: bool
-    ) -> tuple[Delegation, Charge]:
-        """The plan with the facts about the caller's quotas, and the charge.
-
-        Raises:
-            UncoveredError: the quotas do not cover it, and it does not wait for them.
-        """
-        if not self.planning.charges:
-            return plan, FREE
-        charged = await self.queues.admission.charge(principal, agent)
-        if not isinstance(charged, Shortage):
-            return change(plan, facts=(*plan.facts, *charged.facts)), charged
-        hold = None
-        if may_wait:
-            hold = await self.queues.admission.explain_shortage(principal, agent, charged)
-        if hold is None:
-            raise UncoveredError(charged)
-        return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
     def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
         message = command.message or {

@@ -176,7 +176,7 @@ class Subtrees:
         if progress.refusal is not None and done and not progress.changed:
             raise progress.refusal
         subtree = SubtreeChanged(progress.changed, done, tuple(progress.unchanged[:_NAMED]))
-        held = (await changes.writes.load([owned.ref]))[owned.ref]
+        held = await changes.writes.load_one(owned.ref)
         return replace(render_change(held), subtree=subtree)
 
     async def _handle_top(
@@ -202,7 +202,7 @@ class Subtrees:
     async def on_due(self, shard: Shard, row: DueRow, drop: DropRow) -> None:
         """``tree:<task>``: handles the remaining tasks; the row is dropped when none is left."""
         ref = EntityRef(EntityKind.TASK, row.entity)
-        held = (await self.changes.writes.load([ref]))[ref]
+        held = await self.changes.writes.load_one(ref)
         request, top = held.fields.get(TREE), held.record
         if request is None or not isinstance(top, TaskRecord):
             await drop(shard, row)
@@ -256,7 +256,7 @@ class Subtrees:
         """
         left = MOST_AT_ONCE
         while True:
-            held = (await self.changes.writes.load([top]))[top]
+            held = await self.changes.writes.load_one(top)
             stored = held.fields.get(TREE)
             if not isinstance(held.record, TaskRecord) or stored != to_bytes(request):
                 return True  # another request has replaced it
@@ -304,7 +304,7 @@ class Subtrees:
 
         ``is_used``: whether to record the key; the key of an entirely refused request may be used again.
         """
-        record = (await self.changes.writes.load([top]))[top].record
+        record = (await self.changes.writes.load_one(top)).record
         if not isinstance(record, TaskRecord):
             return
 

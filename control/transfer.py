@@ -71,7 +71,7 @@ class TaskTransfers:
         first = await once.find(writes.log, task.shard)
         if first is not None:
             return _read_first(first)
-        record = (await writes.load([task]))[task].record
+        record = (await writes.load_one(task)).record
         if (
             not isinstance(record, TaskRecord)
             or not _may_transfer(principal, record)

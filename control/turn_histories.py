@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import NotFound, UnsupportedOperation, WriteConflict
+from passerelle.core.errors import UnsupportedOperation, WriteConflict
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.session.turn_history import FilteredThread, TurnHistory
+from passerelle.runtime.records.ownership import load_own
 from passerelle.runtime.records.writes import MAX_TRIES
 
 if TYPE_CHECKING:
@@ -59,12 +59,9 @@ class TurnHistories:
         Raises:
             NotFound: unknown, or another principal's: the two look the same.
         """
-        if read_shard(thread_id) is not None:
-            ref = EntityRef(EntityKind.THREAD, thread_id)
-            held = (await self.writes.load([ref]))[ref]
-            if isinstance(held.record, ThreadRecord) and held.record.owner == principal.key:
-                return FoundThread(ref, held.record, held.stamp.version)
-        raise NotFound("thread", thread_id)
+        record, held = await load_own(self.writes, ThreadRecord, principal, thread_id)
+        ref = EntityRef(EntityKind.THREAD, thread_id)
+        return FoundThread(ref, record, held.stamp.version)
 
     async def change(
         self,

@@ -128,7 +128,7 @@ class TurnQueues:
             return AppendOptions(due=(DueChange(f"{QUEUED}:{ref.id}", decision.now_ms),))
 
         thread = await self._change(thread, QueueChanged("promoted", first), ref, body)
-        record = (await self.writes.load([ref]))[ref].record
+        record = (await self.writes.load_one(ref)).record
         if isinstance(record, TaskRecord):
             await self.queues.enter(record)
         return await self._render(principal, thread)
@@ -146,7 +146,7 @@ class TurnQueues:
         left = tuple(one for one in order if one != command.queued_turn_id)
         thread = await self._change(thread, QueueChanged("removed", left))
         ref = EntityRef(EntityKind.TASK, found.task_id)
-        held = (await self.writes.load([ref]))[ref]
+        held = await self.writes.load_one(ref)
         if isinstance(held.record, TaskRecord):
             requested = TaskCancelRequested(principal.id, "user", "active_run", command.reason)
             await self.cancelling.stop(principal, Owned(ref, held, held.record), requested)
@@ -186,7 +186,7 @@ class TurnQueues:
 
     async def _interrupt(self, principal: Principal, ref: EntityRef) -> None:
         """Carries out a task's pending interrupt of its context, and clears it."""
-        held = (await self.writes.load([ref]))[ref]
+        held = await self.writes.load_one(ref)
         stored, record = held.fields.get(INTERRUPTS), held.record
         if stored is None or not waits_for_turn(record):
             return

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.client.channel import ChannelClient
 from passerelle.client.items import Event, Gap, Live, Snapshot
 from passerelle.demo.checks import wait_for
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Final, cast
 
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 HOST: Final = "127.0.0.1"
 CHUNK: Final = 65_536

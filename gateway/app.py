@@ -26,8 +26,8 @@ from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import is_loopback
 from passerelle.gateway.systemd import find_service_manager
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.runtime.common.collector import calm_collector
-from passerelle.runtime.common.concurrency import cancel_all
 from passerelle.runtime.memory.machine import give_back, use_one_arena
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from passerelle.gateway.settings.values import (
     read_forget_terms,
     read_memory_terms,
 )
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.runtime.common.beat import sleep_until_beat
-from passerelle.runtime.common.concurrency import cancel_all
 from passerelle.runtime.observability.logs import configure_logs
 from passerelle.runtime.records.places import Home
 

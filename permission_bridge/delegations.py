@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.guards import TITLE_LIMIT
 from passerelle.core.approval.prompt import PeerPrompt
-from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin
+from passerelle.core.payloads.approval import Option, Origin
 from passerelle.core.wire.display import escape_line
-from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS, quote
+from passerelle.permission_bridge.requests import make_request, quote
 from passerelle.permission_bridge.subject import Shown, find_whole, show_subject
-from passerelle.permission_bridge.views import compute_digest, render_request
+from passerelle.permission_bridge.views import digest_request, seal_request
 
 if TYPE_CHECKING:
+    from passerelle.core.payloads.approval import ApprovalRequest
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.requests import Asking
@@ -26,41 +27,25 @@ _TITLE: Final = "Send this message to {}?"
 def make_delegation_request(
     message: JsonObject, asking: Asking, evaluation: Evaluation, now_ms: int
 ) -> ApprovalRequest:
-    """The request, ready to be opened at ``now_ms`` and bound to the message. It is rejected on expiry."""
-    shown = show_message(message)
+    """The request, ready to be opened at ``now_ms`` and bound to the message. It is rejected on expiry.
+
+    Without the option to send if the message cannot be shown completely.
+    """
     room = TITLE_LIMIT - len(_TITLE)
-    request = ApprovalRequest(
-        action_id=asking.action_id,
-        kind="permission",
-        action_type="delegation",
+    request = replace(
+        make_request(_make_prompt(message), asking, evaluation, now_ms),
         title=quote(_TITLE.format(escape_line(asking.peer)[:room]), _read_words(message)),
         description=escape_line(evaluation.reason),
-        owner=asking.owner,
-        tenant=asking.tenant,
-        principal=asking.principal,
         origin=Origin("outbound", "gateway", asking.peer, asking.card_hash),
-        # A message that cannot be shown completely cannot be allowed.
-        options=(REFUSE,) if shown.doubts else (SEND, REFUSE),
-        digest="",
-        risk=evaluation.risk,
-        on_timeout="reject",
-        created_ms=now_ms,
-        expires_ms=now_ms + DELEGATION_LIFETIME_MS,
-        policy_version=evaluation.policy_version,
-        evaluation_id=evaluation.evaluation_id,
-        subject=shown.subject,
-        risk_reasons=(*evaluation.risk_reasons, *shown.doubts),
+        remote=None,
     )
-    if asking.tier is not None:
-        audience = asking.tier.list_audience(asking.principal)
-        request = replace(request, quorum=asking.tier.quorum, audience=audience)
-    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+    return seal_request(request, asking.scope)
 
 
 def digest_use(request: ApprovalRequest, asking: Asking, message: JsonObject) -> str:
     """The digest that the request would have if it were about ``message``."""
     same = replace(request, subject=show_message(message).subject)
-    return compute_digest(render_request(same, asking.scope))
+    return digest_request(same, asking.scope)
 
 
 def add_request(message: JsonObject, metadata: JsonObject) -> JsonObject:
@@ -92,4 +77,4 @@ def _read_words(message: JsonObject) -> str:
 def _make_prompt(message: JsonObject) -> PeerPrompt:
     """The message id is left out: it means nothing to an approver."""
     content: JsonObject = {name: one for name, one in message.items() if name != "messageId"}
-    return PeerPrompt("", "", "", "permission", "delegation", (SEND,), subject=content)
+    return PeerPrompt("", "", "", "permission", "delegation", (SEND, REFUSE), subject=content)

@@ -36,7 +36,7 @@ from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.options import WORDS, add_always, choose_options
 from passerelle.permission_bridge.policy import Evaluation
 from passerelle.permission_bridge.subject import show_subject
-from passerelle.permission_bridge.views import compute_digest, render_request
+from passerelle.permission_bridge.views import seal_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +186,7 @@ class Asking:
 def make_request(
     prompt: PeerPrompt, asking: Asking, evaluation: Evaluation, now_ms: int
 ) -> ApprovalRequest:
-    """The approval request, ready to be opened at ``now_ms``; the digest binds everything that decides (P6)."""
+    """The approval request, ready to be opened at ``now_ms``."""
     shown = show_subject(prompt)
     schema, schema_reason = _read_schema(prompt)
     reasons = (*evaluation.risk_reasons, *shown.doubts, *schema_reason)
@@ -227,7 +227,7 @@ def make_request(
     if asking.tier is not None and prompt.kind not in WORDS:
         audience = asking.tier.list_audience(asking.principal)
         request = replace(request, quorum=asking.tier.quorum, audience=audience)
-    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+    return seal_request(request, asking.scope)
 
 
 def choose_expiry(prompt: PeerPrompt, risk: Risk, now_ms: int) -> int:

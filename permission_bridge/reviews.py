@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.guards import TITLE_LIMIT
-from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.payloads.approval import Option, Origin
 from passerelle.core.wire.display import escape_line, escape_text
-from passerelle.permission_bridge.views import compute_digest, render_request
+from passerelle.permission_bridge.requests import make_request
+from passerelle.permission_bridge.views import seal_request
 
 if TYPE_CHECKING:
+    from passerelle.core.payloads.approval import ApprovalRequest
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.requests import Asking
 
@@ -21,6 +24,7 @@ LIFETIME_MS: Final = 24 * 3_600_000
 ACCEPT: Final = Option("accept", "Accept", "allow_once")
 REFUSE: Final = Option("refuse", "Refuse", "reject_once")
 _TITLE: Final = "Review what {} brought"
+_PROMPT: Final = PeerPrompt("", "", "", "confirmation", "free_input", (ACCEPT, REFUSE))
 
 
 def make_review(
@@ -28,24 +32,13 @@ def make_review(
 ) -> ApprovalRequest:
     """The request, ready to be opened at ``now_ms``. It is rejected on expiry."""
     room = TITLE_LIMIT - len(_TITLE)
-    request = ApprovalRequest(
-        action_id=asking.action_id,
-        kind="confirmation",
-        action_type="free_input",
+    request = replace(
+        make_request(_PROMPT, asking, evaluation, now_ms),
         title=_TITLE.format(escape_line(asking.peer)[:room]),
         description=escape_text(question),
-        owner=asking.owner,
-        tenant=asking.tenant,
-        principal=asking.principal,
         origin=Origin("local", "gateway", asking.peer, asking.card_hash),
-        options=(ACCEPT, REFUSE),
-        digest="",
-        risk=evaluation.risk,
-        on_timeout="reject",
-        created_ms=now_ms,
         expires_ms=now_ms + LIFETIME_MS,
-        policy_version=evaluation.policy_version,
-        evaluation_id=evaluation.evaluation_id,
-        risk_reasons=evaluation.risk_reasons,
+        subject={},
+        remote=None,
     )
-    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+    return seal_request(request, asking.scope)

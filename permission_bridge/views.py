@@ -6,6 +6,7 @@ no ids of the agent.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.record import DELIVERY_STATES
@@ -53,6 +54,16 @@ def compute_digest(view: JsonObject) -> str:
     """
     binding: JsonObject = {name: view.get(name) for name in BOUND}
     return digest({"v": BINDING_VERSION, **binding})
+
+
+def digest_request(request: ApprovalRequest, scope: Scope) -> str:
+    """The digest of a request about the task of ``scope``. Raises InvalidInput as ``compute_digest`` does."""
+    return compute_digest(render_request(request, scope))
+
+
+def seal_request(request: ApprovalRequest, scope: Scope) -> ApprovalRequest:
+    """The request with its digest, which binds everything that decides (P6)."""
+    return replace(request, digest=digest_request(request, scope))
 
 
 def render_view(record: ActionRecord) -> JsonObject:

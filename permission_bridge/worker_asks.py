@@ -11,7 +11,7 @@ from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin
 from passerelle.core.wire.canonical import canonicalize, digest
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.requests import Asking, make_request
-from passerelle.permission_bridge.views import compute_digest, render_request
+from passerelle.permission_bridge.views import digest_request, seal_request
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import ActionType, Risk
@@ -72,7 +72,7 @@ def make_worker_request(
     if is_command:
         origin = Origin("control", "principal", asking.peer)
     request = replace(request, origin=origin, remote=None, subject=_bind(request, prompt))
-    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+    return seal_request(request, asking.scope)
 
 
 def digest_use(
@@ -81,7 +81,7 @@ def digest_use(
     """The digest that the request would have if it were about the action that is about to be done."""
     about = make_request(prompt, asking, evaluation, request.created_ms)
     same = replace(request, subject=_bind(about, prompt))
-    return compute_digest(render_request(same, asking.scope))
+    return digest_request(same, asking.scope)
 
 
 def _bind(request: ApprovalRequest, prompt: PeerPrompt) -> JsonObject:

@@ -1,1 +1,1 @@
-"""The channel protocol of server and clients: frames, their codec, cursors, close codes."""
+"""What server and clients share: frames of channels, their codec, cursors, close codes; helpers for asyncio tasks."""

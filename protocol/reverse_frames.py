@@ -204,8 +204,3 @@ HostFrame: TypeAlias = (
     Registered | Unregistered | AgentCall | Credit | StopWaiting | CallPiece | StreamItem
 )
 """Frames that are sent to agents only."""
-
-
-def split_text(text: str, size: int) -> list[str]:
-    """Pieces of ``size`` characters at most."""
-    return [text[at : at + size] for at in range(0, len(text), size)]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
+from passerelle.protocol.concurrency import keep_until_done
 from passerelle.store.connection import RespValue, pack
 from passerelle.store.failures import explain_break, explain_reply
 from passerelle.store.flush_policy import Flush, FlushPolicy
@@ -354,9 +355,7 @@ class Batcher:
                     call.replies.append(confirmed if isinstance(confirmed, int) else 0)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_until_done(self._loop.create_task(work), self._tasks)
 
     async def _exchange(
         self,

@@ -10,6 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from passerelle.core.chunks import in_chunks
+from passerelle.protocol.concurrency import keep_until_done
+
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -60,16 +63,14 @@ class Coalescer(Generic[Key, Item, Result]):
         self._waiting[key] = []
         window = self._windows[key] = loop.call_later(WINDOW_S, self._start, key)
         waiting = [one for one in asked_for if not one[1].done()]
-        for first in range(0, len(waiting), MOST):
-            part = waiting[first : first + MOST]
+        for part in in_chunks(waiting, MOST):
             try:
                 asked = self._execute_batch(key, [item for item, _ in part])
             except Exception as error:  # noqa: BLE001  every caller gets it, and judges it
                 _fail(part, error)
                 continue
-            task = loop.create_task(self._distribute(key, window, part, asked))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            work = self._distribute(key, window, part, asked)
+            keep_until_done(loop.create_task(work), self._tasks)
 
     async def _distribute(
         self,

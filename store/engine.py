@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Self
 from passerelle.core.back_off import find_pause
 from passerelle.core.errors import EngineFailed, PasserelleError
 from passerelle.core.wire.display import explain_error
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.store.connection import read_url
 from passerelle.store.data_directory import (
     DirectoryLock,
@@ -141,8 +142,7 @@ class EmbeddedEngine:
     async def stop(self, within_s: float = 10.0) -> None:
         """Stops the engine (within at least 2 s), removes the socket, releases the lock last."""
         if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+            await cancel_all([self._supervisor])
             self._supervisor = None
         if self._stopped:
             return

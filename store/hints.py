@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from passerelle.core.back_off import find_pause
 from passerelle.core.errors import StoreUnavailable
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.store.connection import RespWire, connect, make_connection, pack
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ class RedisHints:
         """Ends all readers and connections."""
         readers = list(self._readers.values())
         self._readers.clear()
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        await cancel_all(readers)
         self._subscriptions.clear()
 
     async def _subscribe(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, parse_facade, read_minted_ms, read_shard, shard_of
@@ -138,8 +139,7 @@ class RedisInventory:
         for session in own:
             by_shard[shard_of(session)].append(session)
         for shard, sessions in by_shard.items():
-            for first in range(0, len(sessions), _SESSIONS_AT_ONCE):
-                part = sessions[first : first + _SESSIONS_AT_ONCE]
+            for part in in_chunks(sessions, _SESSIONS_AT_ONCE):
                 found.sessions += await self._find_ages(shard, part, own, of_task)
         return found
 

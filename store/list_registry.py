@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.index_changes import SESSIONS
@@ -79,8 +80,7 @@ class ListRegistry:
                     await self._look(key.decode(), wanted)
         for shard, rows in wanted.items():
             pairs = [part for name, at_ms in rows.items() for part in (at_ms, name)]
-            for first in range(0, len(pairs), 2 * _AT_ONCE):
-                some = pairs[first : first + 2 * _AT_ONCE]
+            for some in in_chunks(pairs, 2 * _AT_ONCE):
                 await self.nodes.update(shard, pack("ZADD", keys.listed_tasks(shard), "GT", *some))
             await self.nodes.update(shard, pack("ZADD", keys.listed_tasks(shard), 0, _WHOLE))
 

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.store.batcher import BATCH_LIMIT, Batcher
 from passerelle.store.clock import ServerTime
 from passerelle.store.failures import READ_ONLY, Redirected, retry, try_again
@@ -381,10 +382,7 @@ class Nodes:
         """Closes every connection."""
         for timer in self._leaving.values():
             timer.cancel()
-        running = [task for task in (self._watcher, self._reading) if task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(task for task in (self._watcher, self._reading) if task is not None)
         await asyncio.gather(*(node.close() for node in self._by_name.values()), *self._ends)
 
     async def _route(self, shard: Shard, lane: Lane, packed: bytes, count: int) -> list[RespValue]:
@@ -427,9 +425,7 @@ class Nodes:
 
     def _forget(self, node: Node) -> None:
         del self._leaving[node], self._by_name[node.endpoint.name]
-        end = asyncio.create_task(node.close())
-        self._ends.add(end)
-        end.add_done_callback(self._ends.discard)
+        keep_until_done(asyncio.create_task(node.close()), self._ends)
 
     def _keep(self, endpoint: Endpoint) -> Node:
         node = self._by_name.get(endpoint.name)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
@@ -167,12 +168,10 @@ class PendingApprovals:
         times = {name: _read_time(view) for name, view in as_hash(flat).items()}
         gone = [name for name in as_texts(known) if name not in times]
         entries = [part for name, at_ms in times.items() for part in (at_ms, name)]
-        for first in range(0, len(entries), 2 * _AT_ONCE):
-            await self._nodes.update(
-                shard, pack("ZADD", order, "NX", *entries[first : first + 2 * _AT_ONCE])
-            )
-        for first in range(0, len(gone), _AT_ONCE):
-            await self._nodes.update(shard, pack("ZREM", order, *gone[first : first + _AT_ONCE]))
+        for part in in_chunks(entries, 2 * _AT_ONCE):
+            await self._nodes.update(shard, pack("ZADD", order, "NX", *part))
+        for names in in_chunks(gone, _AT_ONCE):
+            await self._nodes.update(shard, pack("ZREM", order, *names))
         if isinstance(end, bytes):
             await self._nodes.update(shard, pack("HSET", head, "ordered", end))
 

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.store.connection import Endpoint, ask, connect, make_connection, read_url
 from passerelle.store.failures import NO_PRIMARY, Redirected, explain_break, retry
 from passerelle.store.info import PRIMARY, is_cluster, parse_info, read_facts
@@ -258,9 +259,7 @@ async def ask_any(
                     failure = error
         raise failure
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(running)
 
 
 async def ask_once(endpoint: Endpoint, *arguments: Argument) -> RespValue:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.ids import derive_shard
 from passerelle.core.ports.blobs import Uploaded
 from passerelle.store import keys
@@ -98,8 +99,7 @@ class RedisUploads:
         notes, time = await self._nodes.query_all(shard, pack("HGETALL", uploads), pack("TIME"))
         before_ms = as_ms(time) - self._keep_ms
         old = [one for one in as_hash(notes).items() if _read_ms(one[1]) <= before_ms]
-        for start in range(0, len(old), _AT_ONCE):
-            some = old[start : start + _AT_ONCE]
+        for some in in_chunks(old, _AT_ONCE):
             went = await asyncio.gather(
                 *(self._contents.expire(shard, sha256, before_ms) for sha256, _ in some)
             )

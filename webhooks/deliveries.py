@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput, PasserelleError
-from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.store.targets import Target
 from passerelle.webhooks.job import HOLD_MS, DeliveryJob, JobOrigin
 

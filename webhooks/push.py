@@ -168,7 +168,7 @@ class PushKind:
         push = read_push_name(name)
         if push is None:
             return None
-        held = (await self.writes.load([push.task]))[push.task]
+        held = await self.writes.load_one(push.task)
         return _view_exposure(push, held)
 
 
@@ -289,7 +289,7 @@ class PushFeed:
 
     async def _reload(self) -> None:
         task = self.name.task
-        found = _view_exposure(self.name, (await self.kind.writes.load([task]))[task])
+        found = _view_exposure(self.name, await self.kind.writes.load_one(task))
         if found is not None:
             _, self.held, self.record = found
 

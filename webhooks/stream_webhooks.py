@@ -207,7 +207,7 @@ class StreamWebhooks:
 
     async def load(self, name: WebhookName) -> dict[str, StoredWebhook]:
         """All webhooks of a session by their fields."""
-        return _list_stored((await self.writes.load([name.ref]))[name.ref])
+        return _list_stored(await self.writes.load_one(name.ref))
 
     def open_secret(self, name: WebhookName, stored: StoredWebhook) -> bytes:
         """The signing key of deliveries.

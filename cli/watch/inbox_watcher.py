@@ -31,7 +31,7 @@ from passerelle.client.items import (
     UnknownOutcome,
 )
 from passerelle.core.event_type import EventType
-from passerelle.runtime.common.concurrency import keep_until_done
+from passerelle.protocol.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.chunks import in_chunks
 from passerelle.delegation.duties.failure_log import log_failures
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 from passerelle.store.archive.archiver import join_parts, split_into_segments
 from passerelle.store.archive.terms import MemoryTerms
 from passerelle.store.fullness import Fullness
@@ -119,8 +120,7 @@ class ArchiveSweep:
             for part in self._choose(sessions, due_ms, now_ms)
         )
         left = size = 0
-        for first in range(0, len(segments), _SEGMENTS_AT_ONCE):
-            some = segments[first : first + _SEGMENTS_AT_ONCE]
+        for some in in_chunks(segments, _SEGMENTS_AT_ONCE):
             for archived in await join_all(self._archive(one, before_ms) for one in some):
                 left += len(archived.sessions)
                 size += archived.bytes

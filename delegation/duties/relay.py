@@ -27,7 +27,7 @@ from passerelle.delegation.duties.rounds import Rounds
 from passerelle.delegation.duties.row_delivery import RowDelivery
 from passerelle.delegation.duties.tenant_notes import TenantNotes
 from passerelle.delegation.projections import REGISTRY, Projection, read_entity
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 from passerelle.runtime.records.feed_snapshot import find_after, name_row
 from passerelle.runtime.records.lag import RELAY
 

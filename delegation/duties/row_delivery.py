@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.ids import Shard, shard_of
 from passerelle.core.ports.projections import Behind, IndexRow, ProjectionRow, Taken, order_feed_id
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

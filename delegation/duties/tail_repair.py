@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.delegation.runs.lost_tail import has_event
+from passerelle.protocol.concurrency import cancel_all, join_all
 from passerelle.runtime.common.beat import sleep_until_beat
-from passerelle.runtime.common.concurrency import cancel_all, join_all
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -170,8 +171,7 @@ class TailRepair:
         """Checks that recent acknowledged writes exist; the lease loop would have noticed an older loss."""
         log = self.events
         found = await log.find_unproven(log.list_acknowledged(monotonic() - _RECENT_S))
-        for first in range(0, len(found), _AT_ONCE):
-            part = found[first : first + _AT_ONCE]
+        for part in in_chunks(found, _AT_ONCE):
             stored = await join_all(
                 has_event(log, one.session, one.last, one.chain) for one in part
             )

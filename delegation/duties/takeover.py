@@ -30,6 +30,7 @@ from passerelle.core.batch import (
     Incarnation,
     RunMove,
 )
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
@@ -39,7 +40,7 @@ from passerelle.core.ports.leases import Alive
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
-from passerelle.runtime.common.concurrency import cancel_all, join_all
+from passerelle.protocol.concurrency import cancel_all, join_all
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -123,8 +124,7 @@ class TakeOver:
     async def _lose_links(self, channels: tuple[str, ...], instance: str) -> None:
         if self.lose_link is None:
             return
-        for first in range(0, len(channels), _AT_ONCE):
-            links = channels[first : first + _AT_ONCE]
+        for links in in_chunks(channels, _AT_ONCE):
             await join_all(self.lose_link(channel, instance) for channel in links)
 
     def _enqueue(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:
@@ -173,7 +173,7 @@ class TakeOver:
         if row.entity in self._queued:
             return  # it is being adopted; if that fails, the row comes back
         task = EntityRef(EntityKind.TASK, row.entity)
-        held = (await self.writes.load([task]))[task]
+        held = await self.writes.load_one(task)
         record = held.record
         if not isinstance(record, TaskRecord) or record.status in ENDED:
             await self.factless_writes.drop_row(shard, row)
@@ -203,7 +203,7 @@ class TakeOver:
             self.log.info("run.taken_over", task=task.id, run=leaving.run, driver=str(heir))
             moved = outcome.held[task].record
             return isinstance(moved, TaskRecord) and moved.status not in ENDED
-        if read_driver((await self.writes.load([task]))[task].fields) == leaving.driver:
+        if read_driver((await self.writes.load_one(task)).fields) == leaving.driver:
             # The fence of the dead instance still holds, so our own set refused the run.
             raise _moved_by_another()
         # Another instance drives the task by now: the entry in the old set is a leftover.

@@ -27,7 +27,7 @@ from passerelle.core.ids import Shard, shard_of
 from passerelle.core.payloads.history import HistoryReconstructed
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.delegation.verification.strays import find_stray_rows, repair_stray
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class ViewRebuild:
         if not repair.found:
             return False
         ref = EntityRef(EntityKind.SESSION, session)
-        held = (await self.writes.load([ref]))[ref]
+        held = await self.writes.load_one(ref)
         # A session that has left memory is not brought back for this fact.
         if held.record is not None and held.archive is None:
             await self._record_repair(ref, repair)

@@ -58,7 +58,7 @@ async def update_parent(writes: Writes, job_id: str, owner: str, state: JobState
     if state.parent is None:
         return None
     ref = EntityRef(EntityKind.TASK, state.parent)
-    held = (await writes.load([ref]))[ref]
+    held = await writes.load_one(ref)
     if held.archive is not None:
         return None
     parent = held.record

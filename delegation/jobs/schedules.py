@@ -98,7 +98,7 @@ class ScheduleRunner:
             StoreUnavailable, Draining, WriteConflict, Limited: the row comes back.
         """
         ref = EntityRef(EntityKind.SESSION, row.entity)
-        record = (await self.writes.load([ref]))[ref].record
+        record = (await self.writes.load_one(ref)).record
         schedule = record.schedule if isinstance(record, SessionRecord) else None
         if not isinstance(record, SessionRecord) or schedule is None:
             await drop(shard, row)

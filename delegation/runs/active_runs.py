@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -7,22 +7,32 @@ queued before it, and while a quota of its caller does not cover it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.peer import Peer, SendSlot
+from passerelle.core.wire.record import change
+from passerelle.delegation.runs.delivery import read_options
 from passerelle.delegation.runs.holds import QueueHold
-from passerelle.delegation.runs.quota_waits import MOST_WAITING, make_hold, name_line
+from passerelle.delegation.runs.quota_waits import (
+    MOST_WAITING,
+    UncoveredError,
+    make_hold,
+    name_line,
+)
+from passerelle.runtime.limits.costs import FREE, Charge, Shortage
 
 if TYPE_CHECKING:
+    from passerelle.core.commands import SubmitTurn
     from passerelle.core.payloads.task import QueueCause
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.queues import QueueStore
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.plan import Delegation
     from passerelle.delegation.runs.quota_waits import QuotaWaits
-    from passerelle.runtime.limits.costs import Charge, Shortage
     from passerelle.runtime.limits.pauses import AgentPauses
 
 DRAIN_RETRY_S: Final = 60
@@ -43,6 +53,31 @@ class LimitedPeer(Peer, Protocol):
     async def reserve(self) -> SendSlot | None:
         """Reserves a send slot; None: all are taken now."""
         ...
+
+
+@dataclass(slots=True)
+class AttemptReservation:
+    """Send slot and charge until the attempt is stored; a ``with`` block that fails gives both back."""
+
+    slot: SendSlot | None = None
+    charge: Charge = FREE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Refunds the charge and releases the slot: the message is not sent."""
+        self.charge.refund()
+        self.release_slot()
+
+    def release_slot(self) -> None:
+        """Releases the slot: no send follows now."""
+        if self.slot is not None:
+            self.slot.give_back()
 
 
 @dataclass(slots=True)
@@ -85,11 +120,11 @@ class AttemptAdmission:
         self,
         agent: str,
         cause: QueueCause,
-        send_options: JsonObject | None = None,
-        *,
-        answers_at_once: bool = False,
+        command: SubmitTurn | None = None,
     ) -> QueueHold:
         """The cause as a ``QueueHold``, for people and for the record, with the queue position it would get.
+
+        ``command`` is the request, if it has options for a later send.
 
         Raises:
             StoreUnavailable: the number of waiting attempts is unknown.
@@ -99,6 +134,7 @@ class AttemptAdmission:
         [count] = await self.store.count([find_base(agent)])
         pause = self.pauses.find(agent)
         reason = None if pause is None else pause.reason
+        send_options, answers_at_once = _read_options(command)
         return QueueHold(
             agent, cause, count + 1, reason, send_options, answers_at_once=answers_at_once
         )
@@ -118,20 +154,38 @@ class AttemptAdmission:
             self.quotas.forget(line)
         return await self.quotas.take(principal, agent)
 
-    async def explain_shortage(
+    async def cover(
         self,
         principal: Principal,
         agent: str,
-        shortage: Shortage,
-        send_options: JsonObject | None = None,
+        command: SubmitTurn,
+        plan: Delegation,
         *,
-        answers_at_once: bool = False,
-    ) -> QueueHold | None:
-        """Why a message waits that a quota does not cover, with its queue position; None: it does not wait.
+        may_wait: bool,
+    ) -> tuple[Delegation, Charge]:
+        """The plan with the facts about the caller's quotas, and the charge.
+
+        If the quotas do not cover it, nothing is charged and it waits for them, in addition to any other reason to
+        wait.
 
         Raises:
-            StoreUnavailable: the number of waiting messages is unknown.
+            UncoveredError: it does not wait.
+            StoreUnavailable: the quota, or the number of waiting messages, is unknown.
         """
+        charged = await self.charge(principal, agent)
+        if not isinstance(charged, Shortage):
+            return change(plan, facts=(*plan.facts, *charged.facts)), charged
+        hold = (
+            await self._explain_shortage(principal, agent, charged, command) if may_wait else None
+        )
+        if hold is None:
+            raise UncoveredError(charged)
+        return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
+
+    async def _explain_shortage(
+        self, principal: Principal, agent: str, shortage: Shortage, command: SubmitTurn
+    ) -> QueueHold | None:
+        """Why a message waits that a quota does not cover, with its queue position; None: it does not wait."""
         if not shortage.is_waited_for:
             return None
         line = name_line(principal.key)
@@ -141,6 +195,7 @@ class AttemptAdmission:
         now_ms = self.clock.now_ms()
         is_behind = self.quotas.find(line) is shortage and shortage.till_ms <= now_ms
         self.quotas.note(line, shortage)
+        send_options, answers_at_once = _read_options(command)
         return make_hold(
             agent,
             shortage,
@@ -159,3 +214,10 @@ class AttemptAdmission:
                 agent=agent,
                 state="draining",
             )
+
+
+def _read_options(command: SubmitTurn | None) -> tuple[JsonObject | None, bool]:
+    """The options of a request for a later send, and whether its caller does not wait for the answer."""
+    params = command.params or {} if command is not None else {}
+    configuration = object_at(params, "configuration")
+    return read_options(params), configuration.get("returnImmediately") is True

@@ -182,7 +182,7 @@ class AgentQueues:
         Returns the task as it was read.
         """
         ref = EntityRef(EntityKind.TASK, row.entity)
-        held = (await self.attempts.dispatch.writes.load([ref]))[ref]
+        held = await self.attempts.dispatch.writes.load_one(ref)
         record = held.record if isinstance(held.record, TaskRecord) else None
         queued = record.queued if record is not None else None
         if record is None or queued is None or record.status in ENDED:

@@ -46,7 +46,7 @@ from passerelle.permission_bridge.cases import read_prompt
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import make_request, quote
-from passerelle.permission_bridge.views import compute_digest, render_request
+from passerelle.permission_bridge.views import seal_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,7 +169,7 @@ def _name_action(active: ActiveRun, place: int, number: int) -> str:
 
 async def _load(active: ActiveRun, place: int, number: int) -> ActionRecord | None:
     ref = find_action(_name_action(active, place, number))
-    found = (await active.run.writes.load([ref]))[ref].record
+    found = (await active.run.writes.load_one(ref)).record
     return found if isinstance(found, ActionRecord) else None
 
 
@@ -249,7 +249,7 @@ def _make_request(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> App
         remote=None,
         expires_ms=now_ms + MAX_LIFETIME_MS,
     )
-    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+    return seal_request(request, asking.scope)
 
 
 def _describe(candidates: Sequence[ArtifactCandidate], refused: str) -> str:

@@ -178,7 +178,7 @@ class Deadlines:
 
 async def _run_stop_hooks(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
     """Notifies hooks of the end of a task, and settles the row; False where there is nothing to do."""
-    record = (await dispatch.writes.load([task]))[task].record
+    record = (await dispatch.writes.load_one(task)).record
     consulting = dispatch.consulting
     rules = consulting.find_rules()
     if not isinstance(record, TaskRecord) or not rules.hooks_at("on_stop"):

@@ -25,8 +25,8 @@ from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.read_scheduler import ReadScheduler, name_caller
 from passerelle.delegation.runs.run import Run, RunMovedError
 from passerelle.delegation.runs.run_factory import RunFactory
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.runtime.common.carried import TRACE, restore_extensions
-from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 from passerelle.runtime.records.references import NOTHING
 from passerelle.runtime.records.task_fields import read_driver
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.common.concurrency import FairLock
+    from passerelle.protocol.concurrency import FairLock
     from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.references import References, ResolvedReferences
@@ -253,7 +253,7 @@ class Dispatch:
         Raises:
             NotFound: the peer is not configured any more; the task stays as it is.
         """
-        held = (await self.writes.load([task]))[task]
+        held = await self.writes.load_one(task)
         record = held.record
         if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or self.find(task.id):
             return
@@ -341,7 +341,7 @@ class Dispatch:
                 await asyncio.sleep(find_pause(self.timeouts.revive_s, _REVIVE_MAX_S, tries + 1))
             tries += 1
             try:
-                held = (await self.writes.load([task]))[task]
+                held = await self.writes.load_one(task)
                 if held.record is None and tries < _LOOKS:
                     continue  # a write of unknown outcome may arrive late
                 if read_driver(held.fields) != self.drives(task.shard):
@@ -421,7 +421,7 @@ class Dispatch:
             await cancel_task(active)
             return True
         task = EntityRef(EntityKind.TASK, task_id)
-        held = (await self.writes.load([task]))[task]
+        held = await self.writes.load_one(task)
         record = held.record
         if not isinstance(record, TaskRecord):
             return False

@@ -364,7 +364,7 @@ class FollowUps:
 
     async def _read_status(self, message: FollowUp) -> JsonObject:
         """The status of the task as its callers see it."""
-        held = (await self.writes.load([message.task]))[message.task]
+        held = await self.writes.load_one(message.task)
         task = await self.dispatch.contents.read_task(message.record, held.fields)
         return object_at(task or {}, "status")
 

@@ -110,7 +110,7 @@ async def _append(active: ActiveRun, judged: JudgedSend) -> None:
 
 async def _has_asked(active: ActiveRun) -> bool:
     ref = find_action(name_question(active))
-    return isinstance((await active.run.writes.load([ref]))[ref].record, ActionRecord)
+    return isinstance((await active.run.writes.load_one(ref)).record, ActionRecord)
 
 
 async def find_passed(active: ActiveRun, *, is_new: bool = False) -> JsonObject | None:

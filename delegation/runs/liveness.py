@@ -28,7 +28,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import ReportProgress
 from passerelle.core.task.status import WORKING
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome, StreamOutcome

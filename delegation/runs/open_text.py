@@ -21,7 +21,7 @@ from passerelle.core.ports.deltas import TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task import machine as tasks
 from passerelle.core.wire.times import format_ms
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.content import Chunk

@@ -18,7 +18,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.record import value
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.volume import OutputLimits
-from passerelle.runtime.common.concurrency import keep_until_done
+from passerelle.protocol.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from passerelle.core.facts import Worker

@@ -157,7 +157,7 @@ def _is_all_that_is_missing(record: TaskRecord) -> bool:
 async def _satisfy_parent(writes: Writes, child: TaskRecord) -> Delivery:
     """Satisfies the edge of the parent; a parent that is gone or archived has no reader."""
     ref = EntityRef(EntityKind.TASK, child.parent_task_id or "")
-    parent = (await writes.load([ref]))[ref].record
+    parent = (await writes.load_one(ref)).record
     if not isinstance(parent, TaskRecord) or parent.status is Status.ARCHIVED:
         return Delivery.PARENT_MISSING
 

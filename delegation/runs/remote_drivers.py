@@ -150,6 +150,6 @@ class InstanceSignals:
         if read_shard(task_id) is None:
             return None
         task = EntityRef(EntityKind.TASK, task_id)
-        held = known.get(task) or (await self.writes.load([task]))[task]
+        held = known.get(task) or await self.writes.load_one(task)
         driver = read_driver(held.fields)
         return None if driver is None else driver.instance

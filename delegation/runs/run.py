@@ -29,7 +29,7 @@ from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.delegation.runs.conclusion import complete_terms, is_waited_for, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
 from passerelle.delegation.runs.lost_tail import has_lost_tail, may_go_on
-from passerelle.runtime.common.concurrency import FairLock
+from passerelle.protocol.concurrency import FairLock
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.task_fields import (
     ContentReads,

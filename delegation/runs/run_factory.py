@@ -139,7 +139,7 @@ class RunFactory:
             NotFound: there is no such task.
         """
         task = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.writes.load([task]))[task].record
+        record = (await self.writes.load_one(task)).record
         if not isinstance(record, TaskRecord):
             raise NotFound("task", task_id)
         context, refs = await self.restore_context(task, record)

@@ -13,6 +13,7 @@ import orjson
 
 from passerelle.a2a_mapping.members import objects_at
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
 from passerelle.runtime.records.message_summary import read_text
@@ -56,8 +57,8 @@ async def find_same(
     wanted = digest_words(agent, message)
     names = await writes.log.read_open(thread.session_id)
     refs = [EntityRef(EntityKind.TASK, one) for one in names if one.startswith(_TASKS)]
-    for first in range(0, len(refs), _CHUNK):
-        for ref, held in (await writes.load(refs[first : first + _CHUNK])).items():
+    for part in in_chunks(refs, _CHUNK):
+        for ref, held in (await writes.load(part)).items():
             record = held.record
             if (
                 held.fields.get(ASKED) == wanted

@@ -19,7 +19,7 @@ from passerelle.delegation.runs.frame_buffer import FrameBuffer
 from passerelle.delegation.runs.liveness import find_left_s, note_break, probe, report_stall
 from passerelle.delegation.runs.results import apply_results, revive_lost
 from passerelle.delegation.runs.volume import measure_frame
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -64,7 +64,7 @@ async def find_thread(writes: Writes, principal: Principal, command: SubmitTurn)
     if command.context_id is None:
         return None
     thread = list_places(principal, command.context_id)[0].thread
-    return (await writes.load([thread]))[thread]
+    return await writes.load_one(thread)
 
 
 async def _locate_thread(

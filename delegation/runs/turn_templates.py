@@ -142,7 +142,7 @@ class TemplatedTurns:
         if places:
             thread = places[0].thread
             known = request.known
-            held = (await writes.load([thread]))[thread] if known is None else known
+            held = await writes.load_one(thread) if known is None else known
             if not rests(held) or (held.record is None and len(places) > 1):
                 return None
         if not knows_tools(held, plan):

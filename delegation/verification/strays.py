@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, parse_facade, read_shard
@@ -22,7 +23,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.delegation.verification.rebuild import read_owed
 from passerelle.delegation.verification.report import Problem
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,9 +69,9 @@ async def find_stray_rows(store: Store, since: Since = EVERYTHING) -> list[Stray
         *(partial(_check_inbox, store, owner, since) for owner in owners),
     ]
     found: list[StrayRow] = []
-    for first in range(0, len(checks), _AT_ONCE):
-        part = await join_all(check() for check in checks[first : first + _AT_ONCE])
-        found += [one for rows in part for one in rows]
+    for part in in_chunks(checks, _AT_ONCE):
+        for rows in await join_all(check() for check in part):
+            found += rows
     return [one for one in found if await still_strays(store, one)]
 
 
@@ -186,8 +187,8 @@ async def _load(
     refs = {name: ref for name, ref in named if ref is not None}
     records: dict[EntityRef, Record | None] = {}
     wanted = list(dict.fromkeys(refs.values()))
-    for first in range(0, len(wanted), _PAGE):
-        for loaded in await store.log.load(wanted[first : first + _PAGE]):
+    for part in in_chunks(wanted, _PAGE):
+        for loaded in await store.log.load(part):
             with suppress(InvalidInput):
                 records[loaded.ref] = read_loaded(loaded)
     return {name: records[ref] for name, ref in refs.items() if ref in records}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import ArchiveDamaged, InvalidInput
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,8 +60,7 @@ async def choose(log: EventLog, sessions: Iterable[str], subset: SessionSubset) 
 
 async def _list_since(log: EventLog, names: list[str], since_ms: int) -> list[str]:
     found = list[str]()
-    for first in range(0, len(names), _AT_ONCE):
-        part = names[first : first + _AT_ONCE]
+    for part in in_chunks(names, _AT_ONCE):
         times = await join_all(_read_last_ms(log, name) for name in part)
         dated = zip(part, times, strict=True)
         found += [name for name, at_ms in dated if at_ms is None or at_ms >= since_ms]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import ArchiveDamaged, InvalidInput, NotFound
 from passerelle.core.ids import ALL_SHARDS, read_shard
 from passerelle.core.machine import read_loaded
@@ -178,8 +179,8 @@ class Walk:
     async def verify_strays(self, inventory: Iterable[EntityRef]) -> None:
         """Checks snapshots that no replay gave: their session is trimmed, newer than the list, or without facts."""
         refs = [ref for ref in inventory if ref not in self.replayed]
-        for first in range(0, len(refs), _AT_ONCE):
-            for loaded in await self._load(refs[first : first + _AT_ONCE]):
+        for part in in_chunks(refs, _AT_ONCE):
+            for loaded in await self._load(part):
                 if loaded.snapshot:
                     await self._verify_stray(loaded)
 

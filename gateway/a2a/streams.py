@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import PasserelleError
 from passerelle.core.wire.sse import escape_breaks, hold_begun
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
@@ -171,8 +172,8 @@ class EventStream:
         async with self._writing:
             await self._begin()
             self._is_broken = True
-            for start in range(0, len(content), CHUNK_BYTES):
-                await self._send(content[start : start + CHUNK_BYTES])
+            for part in in_chunks(content, CHUNK_BYTES):
+                await self._send(part)
             self._is_broken = False
 
     def _wrap(self, cursor: str, frame: bytes) -> bytes:

@@ -25,9 +25,9 @@ from passerelle.gateway.a2a.calls import TENANT, HttpVisit
 from passerelle.gateway.a2a.http_request import CallerLeftError
 from passerelle.gateway.a2a.normalized_call import normalize_rpc
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
+from passerelle.protocol.concurrency import keep_until_done
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import set_call_context
-from passerelle.runtime.common.concurrency import keep_until_done
 from passerelle.runtime.limits.gate import UNBOUND
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import ConfigInvalid
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

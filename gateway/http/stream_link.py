@@ -18,8 +18,8 @@ from passerelle.channels.story import LinkEnded, LinkFactWriter, LinkStory
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.times import format_ms
+from passerelle.protocol.concurrency import keep_until_done
 from passerelle.protocol.frames import Gap, Mode, Snapshot, Subscribe, Subscribed
-from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

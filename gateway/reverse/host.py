@@ -24,9 +24,9 @@ from passerelle.core.errors import (
 from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered
 from passerelle.peers.reverse.cards import DialInCards
 from passerelle.peers.reverse.local import LinkedAgent
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.protocol.reverse_frames import Registered
 from passerelle.runtime.common.beat import sleep_until_beat
-from passerelle.runtime.common.concurrency import cancel_all, keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine

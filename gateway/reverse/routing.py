@@ -185,7 +185,7 @@ class Routing:
     async def on_due(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``serve:<task>``: a run that waits for its agent, or for the instance that the agent is linked to."""
         task = EntityRef(EntityKind.TASK, row.entity)
-        held = (await self.writes.load([task]))[task]
+        held = await self.writes.load_one(task)
         record = held.record
         if not isinstance(record, TaskRecord) or not is_free(held):
             await self.drop(shard, row)

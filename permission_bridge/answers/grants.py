@@ -48,7 +48,7 @@ class GrantService:
     async def read(self, owner: Principal) -> Grants | None:
         """The grants of an owner, in one read; None if there was never one."""
         ref = _name(owner)
-        record = (await self.writes.load([ref]))[ref].record
+        record = (await self.writes.load_one(ref)).record
         return record if isinstance(record, Grants) else None
 
     async def show(self, owner: Principal) -> JsonObject:

@@ -88,9 +88,9 @@ class WorkerApprovals:
         known = derive_id("act", task.shard, "ask", task.id, principal.id, command.dedupe_key)
         action_ref = EntityRef(EntityKind.ACTION, known)
         writes, consulting = self.dispatch.writes, self.dispatch.consulting
-        held = await writes.load([action_ref])
-        if isinstance(held[action_ref].record, ActionRecord):
-            return PermissionView(render_view(find_record(held, known)), repeated=True)
+        stored = (await writes.load_one(action_ref)).record
+        if isinstance(stored, ActionRecord):
+            return PermissionView(render_view(stored), repeated=True)
         prompt = make_prompt(
             command.action_type,
             command.subject,
@@ -215,8 +215,7 @@ class WorkerApprovals:
             raise Forbidden("a person needs no permission", kind=worker.kind)
         parsed = parse_facade(name)
         ref = EntityRef(EntityKind.TASK, parsed[0]) if parsed else None
-        held = await self.dispatch.writes.load([ref]) if ref else {}
-        record = held[ref].record if ref else None
+        record = (await self.dispatch.writes.load_one(ref)).record if ref else None
         if ref is None or not isinstance(record, TaskRecord):
             raise NotFound("task", name)
         if not _works_for(worker, record):

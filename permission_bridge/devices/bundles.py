@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.record import ActionRecord
+from passerelle.core.chunks import in_chunks
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.approvers import RISKS
@@ -73,8 +74,7 @@ class Bundles:
             reach = await self.forwarding.reach_finder.find(whose)
             waiting = await self._look(actions, held, whose, reach, now_ms)
             sent = await self._send(whose, reach, [one for one in waiting if one.why is None])
-            for first in range(0, len(waiting), _AT_ONCE):
-                some = waiting[first : first + _AT_ONCE]
+            for some in in_chunks(waiting, _AT_ONCE):
                 await asyncio.gather(*(self._record(one, row.entity, sent, now_ms) for one in some))
                 ids = {one.action.request.action_id for one in some}
                 done = [one for one in held if one.action_id in ids]
@@ -101,8 +101,7 @@ class Bundles:
             attempts.setdefault(one.action_id, one.attempt)
         names = list(actions)
         found: list[HeldQuestion] = []
-        for first in range(0, len(names), _AT_ONCE):
-            some = names[first : first + _AT_ONCE]
+        for some in in_chunks(names, _AT_ONCE):
             found += await asyncio.gather(
                 *(self._judge(actions[name], attempts[name], whose, reach, now_ms) for name in some)
             )

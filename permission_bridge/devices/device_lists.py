@@ -53,7 +53,7 @@ class DeviceLists:
     async def load_fields(self, list_id: str) -> dict[str, bytes]:
         """The other fields of the stored list: sealed secrets of its devices."""
         ref = refer(list_id)
-        return {**(await self.writes.load([ref]))[ref].fields}
+        return {**(await self.writes.load_one(ref)).fields}
 
     async def change(
         self,

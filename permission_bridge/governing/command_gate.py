@@ -140,7 +140,7 @@ class CommandGate:
                 "act", owned.ref.shard, "command", owned.ref.id, *names, str(number)
             )
             ref = EntityRef(EntityKind.ACTION, action_id)
-            known = (await writes.load([ref]))[ref].record
+            known = (await writes.load_one(ref)).record
             if not isinstance(known, ActionRecord):
                 await self._open(principal, governed, owned, evaluation, ref)
                 raise _explain(evaluation, action_id)

@@ -113,7 +113,7 @@ class PolicyEditing:
         return answer
 
     async def _read(self) -> EditedRules | None:
-        found = (await self.writes.load([_RULES]))[_RULES].record
+        found = (await self.writes.load_one(_RULES)).record
         edited = found if isinstance(found, EditedRules) else None
         self.rulebook.take(edited)
         return edited

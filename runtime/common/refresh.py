@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.runtime.common.concurrency import cancel_all
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

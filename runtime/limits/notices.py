@@ -13,8 +13,8 @@ import structlog
 
 from passerelle.core.errors import PasserelleError
 from passerelle.core.payloads.limit import LimitSubject, RateLimitHit
+from passerelle.protocol.concurrency import keep_until_done
 from passerelle.runtime.common.carried import TRACE
-from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.frozen import frozen
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.runtime.common.beat import sleep_until_beat
-from passerelle.runtime.common.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence

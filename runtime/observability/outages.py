@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
+from passerelle.protocol.concurrency import keep_until_done
 from passerelle.protocol.cursor import GapReason
-from passerelle.runtime.common.concurrency import keep_until_done
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
 from passerelle.core.task.record import TaskRecord
@@ -81,10 +82,10 @@ async def list_below(
     level = _list_children([top], seen)
     while level and (most is None or len(found) <= most):
         fresh: list[TaskRecord] = []
-        for first in range(0, len(level), _AT_ONCE):
+        for part in in_chunks(level, _AT_ONCE):
             if most is not None and len(found) > most:
                 break
-            for ref, held in (await writes.load(level[first : first + _AT_ONCE])).items():
+            for ref, held in (await writes.load(part)).items():
                 record = held.record
                 if not isinstance(record, TaskRecord) or record.owner != owner:
                     continue

@@ -17,6 +17,7 @@ import orjson
 
 from passerelle.a2a_mapping import states
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.task.status import Status
@@ -98,8 +99,8 @@ class LongContent:
                 async for chunk in self._read_slice(piece):
                     yield chunk
             else:
-                for start in range(0, len(piece), CHUNK_BYTES):
-                    yield piece[start : start + CHUNK_BYTES]
+                for part in in_chunks(piece, CHUNK_BYTES):
+                    yield part
 
     async def load(self, drawn: MemoryDraw) -> bytes:
         """The same; ``drawn`` holds the memory for it, also while it is converted and sent.

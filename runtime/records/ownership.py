@@ -9,7 +9,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import parse_facade
+from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.machine import KIND_OF
 from passerelle.core.principal import AccessScope
 from passerelle.core.session.machine import SessionRecord
@@ -92,10 +92,19 @@ async def find_own(writes: Writes, kind: type[S], principal: Principal, name: st
     Raises:
         NotFound: unknown, or another principal's: the two look the same.
     """
-    record = await writes.read(kind, name)
-    if record is None or record.owner != principal.key:
-        raise NotFound(KIND_OF[kind], name)
+    record, _ = await load_own(writes, kind, principal, name)
     return record
+
+
+async def load_own(
+    writes: Writes, kind: type[S], principal: Principal, name: str, shown: str | None = None
+) -> tuple[S, Held]:
+    """The same with its entity; ``shown`` is what the error calls it."""
+    if read_shard(name) is not None:
+        held = await writes.load_one(EntityRef(KIND_OF[kind], name))
+        if isinstance(held.record, kind) and held.record.owner == principal.key:
+            return held.record, held
+    raise NotFound(shown or KIND_OF[kind], name)
 
 
 @frozen
@@ -147,7 +156,7 @@ class Ownership:
             if AccessScope.OPERATE_TASKS not in principal.scopes or agent or parsed is None:
                 raise
             ref = EntityRef(EntityKind.TASK, parsed[0])
-            held = (await self.writes.load([ref]))[ref]
+            held = await self.writes.load_one(ref)
             record = held.record
             if (
                 not isinstance(record, TaskRecord)
@@ -176,7 +185,7 @@ class Ownership:
         if parsed is None:
             raise NotFound("task", facade)
         ref = EntityRef(EntityKind.TASK, parsed[0])
-        held = known[ref] if ref in known else (await self.writes.load([ref]))[ref]
+        held = known[ref] if ref in known else await self.writes.load_one(ref)
         record = held.record
         if (
             not isinstance(record, TaskRecord)

@@ -42,8 +42,8 @@ from passerelle.core.read_models.packets import (
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.record import change
+from passerelle.protocol.concurrency import join_all
 from passerelle.protocol.cursor import Cursor
-from passerelle.runtime.common.concurrency import join_all
 from passerelle.runtime.records.long_content import MissingContent
 
 if TYPE_CHECKING:

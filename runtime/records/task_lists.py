@@ -11,9 +11,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
-from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
+from passerelle.core.ids import TaskId, expose, parse_facade
 from passerelle.core.index_changes import UNSEEN
 from passerelle.core.read_models.task import show_progress
 from passerelle.core.session.machine import SessionRecord
@@ -21,7 +21,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import LISTED
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.records.ownership import may_oversee, may_see
+from passerelle.runtime.records.ownership import load_own, may_oversee, may_see
 from passerelle.runtime.records.task_lanes import CHUNK, TaskLane, merge_lanes, open_lanes
 from passerelle.runtime.records.task_pages import read_token, write_token
 
@@ -187,12 +187,8 @@ class TaskLists:
 
     async def find_session(self, principal: Principal, session_id: str) -> Held:
         """A session of the caller. Raises NotFound."""
-        if read_shard(session_id) is not None:
-            ref = EntityRef(EntityKind.SESSION, session_id)
-            held = (await self.writes.load([ref]))[ref]
-            if isinstance(held.record, SessionRecord) and held.record.owner == principal.key:
-                return held
-        raise NotFound("session", session_id)
+        _, held = await load_own(self.writes, SessionRecord, principal, session_id)
+        return held
 
 
 def _is_newest(record: object, exposure: int) -> bool:

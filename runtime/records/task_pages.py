@@ -20,13 +20,14 @@ from passerelle.a2a_mapping.long_task import measure_artifact
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED, REJECTED
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import parse_facade
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import LISTED, TERMINAL
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.common.concurrency import join_all
+from passerelle.protocol.concurrency import join_all
 from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.places import list_places
@@ -184,8 +185,7 @@ class Listing:
 
     async def _context_rows(self, principal: Principal, context_id: str) -> list[tuple[str, int]]:
         for place in list_places(principal, context_id):
-            held = await self.writes.load([place.thread])
-            thread = held[place.thread].record
+            thread = (await self.writes.load_one(place.thread)).record
             if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
                 return await self.log.read_session_tasks(thread.session_id)
         return []
@@ -194,8 +194,8 @@ class Listing:
         self, principal: Principal, query: ListTasks, rows: list[tuple[str, int]]
     ) -> AsyncIterator[tuple[tuple[int, str], Held]]:
         """The matching tasks as (time, facade id) with their entities, newest first, read in batches."""
-        for first in range(0, len(rows), _CHUNK):
-            for row in await self._load(principal, query, rows[first : first + _CHUNK]):
+        for part in in_chunks(rows, _CHUNK):
+            for row in await self._load(principal, query, part):
                 yield row
 
     async def _load(

@@ -25,6 +25,7 @@ from passerelle.core.batch import (
     StaleEpoch,
     Unclaimed,
 )
+from passerelle.core.chunks import in_chunks
 from passerelle.core.decision import Decision, Held
 from passerelle.core.errors import IdempotencyConflict, StoreUnavailable, WriteConflict
 from passerelle.core.frozen import frozen
@@ -181,6 +182,10 @@ class Writes:
         self._note_questions(held)
         return held
 
+    async def load_one(self, ref: EntityRef) -> Held:
+        """The entity as stored now; without a record if it does not exist."""
+        return (await self.load([ref]))[ref]
+
     async def read(self, kind: type[R], name: str) -> R | None:
         """The record of an entity as stored now; None if there is none, or ``name`` is no id."""
         return (await self.read_all(kind, (name,))).get(name)
@@ -189,8 +194,8 @@ class Writes:
         """Records by their ids, in the order of ``names``, a hundred at a time; absent ones are left out."""
         refs = [EntityRef(KIND_OF[kind], one) for one in dict.fromkeys(names) if read_shard(one)]
         found: dict[str, R] = {}
-        for first in range(0, len(refs), _READ_AT_ONCE):
-            held = await self.load(refs[first : first + _READ_AT_ONCE])
+        for part in in_chunks(refs, _READ_AT_ONCE):
+            held = await self.load(part)
             for ref, one in held.items():
                 if isinstance(one.record, kind):
                     found[ref.id] = one.record

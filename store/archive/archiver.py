@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, shard_of
 from passerelle.store import keys
@@ -168,8 +169,7 @@ class Archiver:
     async def _commit(self, shard: Shard, name: str, placed: Sequence[_Placed]) -> list[_Placed]:
         """Returns the sessions that were archived."""
         number, left = 0, list[_Placed]()
-        for first in range(0, len(placed), _COMMITS):
-            part = placed[first : first + _COMMITS]
+        for part in in_chunks(placed, _COMMITS):
             number, stay = await self._commit_part(shard, name, part, number)
             for place, (one, at) in enumerate(part, 1):
                 if place not in stay:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.ids import Shard
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
@@ -82,8 +83,8 @@ class EndedSessions:
             known = [self._ended[one] for one in sessions if one in self._ended]
             found[shard] += [one for one in known if one.at_ms < before_ms]
             asked += [(shard, one) for one in sessions if self._must_ask(one, before_ms)]
-        for first in range(0, len(asked), _ASKED_AT_ONCE):
-            for shard, ended in await self._ask(asked[first : first + _ASKED_AT_ONCE], before_ms):
+        for part in in_chunks(asked, _ASKED_AT_ONCE):
+            for shard, ended in await self._ask(part, before_ms):
                 found[shard].append(ended)
         self._looked = set(shards)
         return {

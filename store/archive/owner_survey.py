@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
@@ -228,8 +229,8 @@ class SessionFinder:
         async for session in self._scan(shards):
             by_shard.setdefault(shard_of(session), []).append(session)
         for shard, sessions in by_shard.items():
-            for first in range(0, len(sessions), _LOOKS):
-                for one in await self.read_heads(shard, sessions[first : first + _LOOKS]):
+            for part in in_chunks(sessions, _LOOKS):
+                for one in await self.read_heads(shard, part):
                     yield one
 
     async def read_heads(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS
@@ -110,8 +111,7 @@ class SegmentCleanup:
     ) -> None:
         """Removes the numbers that lead to a deleted segment."""
         gone = [one for one, at in merged.items() if at.number == number]
-        for first in range(0, len(gone), _AT_ONCE):
-            some = gone[first : first + _AT_ONCE]
+        for some in in_chunks(gone, _AT_ONCE):
             await self._update(shard, "HDEL", keys.merged_numbers(shard), *some)
 
     async def _is_forgetting(self) -> bool:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
@@ -222,10 +223,9 @@ class SessionForgetting:
                 by_shard[one.leads.shard].append(one)
         changed, own = set[str](), set[str]()
         for shard, sessions in by_shard.items():
-            for first in range(0, len(sessions), MOST_SESSIONS):
+            for part in in_chunks(sessions, MOST_SESSIONS):
                 begun = replace(tombstone, id=draw_id(shard))
                 own.add(begun.id)
-                part = sessions[first : first + MOST_SESSIONS]
                 for one, outcome in await self._take_out(begun, part, is_again=is_again):
                     changed |= {one.session} if outcome == "changed" else set()
                     held |= {one.session} if outcome == "held" else set()

@@ -10,6 +10,7 @@ import re
 from time import monotonic
 from typing import TYPE_CHECKING, Final, get_args
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard, shard_of
 from passerelle.core.payloads.approval import ClosingState
@@ -188,8 +189,7 @@ class TraceRemoval:
             for name, members in as_entry_rows(reply)
             if _names_one(b" ".join(members), ids)
         ]
-        for first in range(0, len(gone), _AT_ONCE):
-            some = gone[first : first + _AT_ONCE]
+        for some in in_chunks(gone, _AT_ONCE):
             await self.nodes.update(shard, pack("XDEL", keys.feed(shard), *some))
 
     async def _clean_due(self, shard: Shard, ids: set[str]) -> None:
@@ -203,8 +203,8 @@ class TraceRemoval:
 
     async def _remove(self, shard: Shard, name: str, members: Iterable[str]) -> None:
         every = [*members]
-        for first in range(0, len(every), _AT_ONCE):
-            await self.nodes.update(shard, pack("ZREM", name, *every[first : first + _AT_ONCE]))
+        for part in in_chunks(every, _AT_ONCE):
+            await self.nodes.update(shard, pack("ZREM", name, *part))
 
 
 def _names_one(words: bytes, ids: Collection[str]) -> bool:

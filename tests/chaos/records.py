@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from passerelle.core.batch import EntityKind
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.events import decode_event
 from passerelle.core.ids import ALL_SHARDS, shard_of
@@ -42,8 +43,8 @@ class Records:
             frame = await self.store.archive.find(shard_of(session), session)
             refs |= frame.hashes.keys() if frame else set()
         wanted = [ref for ref in refs if ref.kind is EntityKind.TASK]
-        for first in range(0, len(wanted), _AT_ONCE):
-            for loaded in await self.store.log.load(wanted[first : first + _AT_ONCE]):
+        for part in in_chunks(wanted, _AT_ONCE):
+            for loaded in await self.store.log.load(part):
                 record = read_loaded(loaded)
                 if isinstance(record, TaskRecord):
                     self.tasks[record.task_id] = record

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from passerelle.core.batch import Batch
+from passerelle.core.chunks import in_chunks
 from passerelle.store.acks import KEEP_MS
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, TaskPlace, event, make_place, operation
@@ -92,8 +93,7 @@ async def test_devices_unseen_for_a_week_make_room_for_new_ones(store: Store) ->
     at = await begin(store)
     gone = [f"tab#{number}" for number in range(299)]
     week_ago_ms = NOW_MS - KEEP_MS
-    for first in range(0, len(gone), 50):
-        part = gone[first : first + 50]
+    for part in in_chunks(gone, 50):
         await asyncio.gather(
             *(store.acks.store_ack(at.stream, one, 1, cursor(3), week_ago_ms) for one in part)
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from passerelle.core.batch import Appended, OpenChange
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
@@ -198,8 +199,8 @@ async def count_reads(
     store: Store, stories: list[Story], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, int]:
     """Segments of two sessions each; returns the number of footer reads to erase all of these in parts of two."""
-    for first in range(0, len(stories), 2):
-        await leave(store, *stories[first : first + 2])
+    for part in in_chunks(stories, 2):
+        await leave(store, *part)
     segments, reads = await store.archive.list_segments(HOME), list[SegmentName]()
     read_notes = store.archive.read_notes
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from passerelle.core.chunks import in_chunks
 from passerelle.gateway.request_bounds import WAITING, BoundedRequests
 from tests.support.serving import serving
 from tests.support.waiting import wait_until
@@ -132,8 +133,8 @@ async def test_all_are_answered_in_order_and_the_queue_is_bounded(
 
 
 async def send(writer: asyncio.StreamWriter, data: bytes, piece: int) -> None:
-    for start in range(0, len(data), piece):
-        writer.write(data[start : start + piece])
+    for part in in_chunks(data, piece):
+        writer.write(part)
         if piece < len(data):
             await writer.drain()
             await asyncio.sleep(0)

@@ -62,7 +62,7 @@ class ControlClient:
     async def record(self, task_id: str) -> TaskRecord:
         """The stored record."""
         ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.harness.parts.writes.load([ref]))[ref].record
+        record = (await self.harness.parts.writes.load_one(ref)).record
         assert isinstance(record, TaskRecord)
         return record
 

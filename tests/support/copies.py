@@ -12,6 +12,7 @@ from typing import Any, Final, Self, cast
 import orjson
 
 from passerelle.core.batch import Appended, Batch, EntityKind, EntityRef, PackedBatch
+from passerelle.core.chunks import in_chunks
 from passerelle.core.ids import Shard, encode_base32, shard_of
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
@@ -123,8 +124,7 @@ class TaskPopulation:
         # In the order of their numbers, a millisecond apart.
         last_ms = max(one.row.at_ms for one in self.originals)
         rows = [self.find(number).make_row(number, last_ms + number) for number in numbers]
-        for first in range(0, len(rows), _ROWS_AT_ONCE):
-            part = rows[first : first + _ROWS_AT_ONCE]
+        for part in in_chunks(rows, _ROWS_AT_ONCE):
             home = shard_of(part[0].owner)
             await self.store.projections.put_anew(home, home, part)
 
@@ -139,8 +139,7 @@ class TaskPopulation:
             one = self.find(number)
             sessions[one.shard].append(one.name_session(number))
         for shard, names in sessions.items():
-            for first in range(0, len(names), MOST_AT_ONCE):
-                part = names[first : first + MOST_AT_ONCE]
+            for part in in_chunks(names, MOST_AT_ONCE):
                 archived = await self.store.archiver.archive(shard, part)
                 assert not archived.stay, f"sessions of shard {shard.tag} do not leave"
 

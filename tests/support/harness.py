@@ -322,7 +322,7 @@ class Harness:
     async def record(self, accepted: TurnAccepted) -> TaskRecord:
         """The stored record of a task."""
         ref = task_of(accepted)
-        record = (await self.parts.writes.load([ref]))[ref].record
+        record = (await self.parts.writes.load_one(ref)).record
         assert isinstance(record, TaskRecord)
         return record
 

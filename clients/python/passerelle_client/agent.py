@@ -37,6 +37,7 @@ from passerelle.client.keeper import LinkKeeper, draw
 from passerelle.client.outbound_calls import OutboundCalls, OutboundRequest, Reply
 from passerelle.client.upload import upload
 from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
 from passerelle.protocol.reverse_frames import (
     HOST_IDS,
@@ -114,10 +115,7 @@ class ReverseAgent:
         if self._link is not None:
             await self._link.send(Unregister(self.name))
             await self._link.close()
-        running = [*self._tasks, *(task for task in (self._run_task,) if task)]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all([*self._tasks, *(task for task in (self._run_task,) if task)])
         await self._keeper.end()
         if not isinstance(self._keeper.status, Stopped):
             self._stop(Stopped(CloseCode.NORMAL))
@@ -247,8 +245,7 @@ class ReverseAgent:
             self._served.clear()
             calls.cut()
             self._outbound.cut()
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            await cancel_all([beating])
         return ended or Stopped(link.close_code)
 
     async def _take(self, link: Link, calls: ServedCalls, frame: ServerFrame) -> Stopped | None:
@@ -291,9 +288,7 @@ class ReverseAgent:
         return Stopped(CloseCode.FORBIDDEN, f"{refusal.code}: {refusal.message}")
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_until_done(asyncio.create_task(work), self._tasks)
 
     def _stop(self, status: Stopped) -> None:
         self._keeper.set_status(status)

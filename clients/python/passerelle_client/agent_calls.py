@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.client.asgi_app import A2aError, AppAnswer, Fault, HttpError
+from passerelle.core.chunks import in_chunks
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     AnswerItem,
@@ -22,7 +23,6 @@ from passerelle.protocol.reverse_frames import (
     Done,
     Failed,
     StopWaiting,
-    split_text,
 )
 
 if TYPE_CHECKING:
@@ -166,6 +166,6 @@ class ServedCalls:
         packed = orjson.dumps(data)
         if len(packed) <= self._inline_bytes:
             return data
-        for piece in split_text(packed.decode(), self._inline_bytes // _CHAR_BYTES):
+        for piece in in_chunks(packed.decode(), self._inline_bytes // _CHAR_BYTES):
             await self._send(AnswerPiece(work.id, piece))
         return None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import orjson
 
 from passerelle.core.wire.sse import SseParser
+from passerelle.protocol.concurrency import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -291,8 +292,7 @@ async def run_lifespan(app: App) -> AsyncGenerator[None]:
             received.put_nowait({"type": "lifespan.shutdown"})
             await _read_lifespan(running, sent)
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancel_all([running])
 
 
 async def _read_lifespan(running: asyncio.Future[None], sent: asyncio.Queue[Message]) -> Message:

@@ -58,6 +58,7 @@ from passerelle.client.items import (
 )
 from passerelle.client.keeper import LinkKeeper, draw
 from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.protocol.frames import (
     Call,
     Role,
@@ -139,8 +140,7 @@ class ChannelClient:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._exchange.leave()
         if self._run_task is not None:
-            self._run_task.cancel()
-            await asyncio.gather(self._run_task, return_exceptions=True)
+            await cancel_all([self._run_task])
         await self._exchange.end()
         if not isinstance(self._keeper.status, Stopped):
             self._exchange.stop(Stopped(CloseCode.NORMAL))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.client.calls import CallsInFlight
 from passerelle.client.items import ChannelStopped, Connected, Stopped
 from passerelle.client.streams import Streams
+from passerelle.protocol.concurrency import cancel_all, keep_until_done
 from passerelle.protocol.frames import (
     Ack,
     Answer,
@@ -94,9 +95,7 @@ class Exchange:
 
     async def end(self) -> None:
         """Stops sending, and cancels the link that is being opened."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._keeper.end()
 
     def say(self, presence: SayPresence) -> None:
@@ -108,9 +107,7 @@ class Exchange:
         """Sends frames in order, without waiting. Drops them while there is no link."""
         link = self.link
         if link is not None:
-            task = asyncio.create_task(_send_all(link, frames))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            keep_until_done(asyncio.create_task(_send_all(link, frames)), self._tasks)
 
     async def _dial(self) -> Link | Stopped:
         """Subscribes to every stream from its position; those opened meanwhile follow after the welcome."""
@@ -131,9 +128,7 @@ class Exchange:
                 await self._take(link, frame)
         finally:
             self.link = None
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await cancel_all(helpers)
             self.calls.cut()
         return Stopped(link.close_code)
 

@@ -15,6 +15,7 @@ from passerelle.client.dialer import Dialer, Identity
 from passerelle.client.items import Connecting, Offline, Stopped
 from passerelle.client.link import Link
 from passerelle.protocol.closing import is_retryable
+from passerelle.protocol.concurrency import cancel_all
 from passerelle.protocol.frames import Drain, Expiry, Renew
 
 if TYPE_CHECKING:
@@ -104,8 +105,7 @@ class LinkKeeper:
     async def end(self) -> None:
         """Cancels the link that is being opened."""
         if self._replacement is not None:
-            self._replacement.cancel()
-            await asyncio.gather(self._replacement, return_exceptions=True)
+            await cancel_all([self._replacement])
 
     async def _dial_bare(self) -> Link | Stopped:
         return await self._dialer.dial((), None)

@@ -15,6 +15,7 @@ import orjson
 
 from passerelle.client.calls import CallsInFlight
 from passerelle.client.items import AnswersCut, CallRefused, ChannelError
+from passerelle.core.chunks import in_chunks
 from passerelle.protocol.frames import Answer, Call, Failure
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
@@ -23,7 +24,6 @@ from passerelle.protocol.reverse_frames import (
     StopAsking,
     StreamItem,
     TakeMore,
-    split_text,
 )
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ async def _send(link: Link, call: Call) -> None:
     if len(packed) <= inline:
         await link.send(call)
         return
-    for piece in split_text(packed.decode(), inline // _CHAR_BYTES):
+    for piece in in_chunks(packed.decode(), inline // _CHAR_BYTES):
         await link.send(AnswerPiece(call.id, piece))
     await link.send(Call(call.id, call.method, call.idem, {}, call.to, call.window, call.headers))
 

@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 
+from passerelle.core.chunks import in_chunks
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.face import BODY_LIMIT_BYTES
 from tests.integration.a2a.rig import Rig
@@ -210,8 +211,8 @@ async def test_body_over_the_limit_is_refused_while_it_is_read(rig: Rig) -> None
     whole = b'{"a":"' + b"x" * BODY_LIMIT_BYTES + b'"}'
 
     async def pieces() -> AsyncGenerator[bytes]:
-        for start in range(0, len(whole), 65_536):
-            yield whole[start : start + 65_536]
+        for part in in_chunks(whole, 65_536):
+            yield part
 
     for content in (whole, pieces()):
         response = await rig.http.post("/agents/echo", content=content, headers=JSON)

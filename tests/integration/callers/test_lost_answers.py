@@ -91,7 +91,7 @@ class Asked:
     async def await_closed(self, question: JsonObject) -> None:
         async def is_closed() -> bool:
             ref = EntityRef(EntityKind.ACTION, str(question["actionId"]))
-            record = (await self.one.gateway.parts.writes.load([ref]))[ref].record
+            record = (await self.one.gateway.parts.writes.load_one(ref)).record
             return isinstance(record, ActionRecord) and not record.is_open
 
         await wait_until(is_closed, 20, "the question is closed, as its agent has gone on")

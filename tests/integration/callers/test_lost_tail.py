@@ -70,7 +70,7 @@ async def find_task(one: Instance) -> EntityRef:
 
 
 async def read_record(one: Instance, task: EntityRef) -> TaskRecord:
-    record = (await one.gateway.parts.writes.load([task]))[task].record
+    record = (await one.gateway.parts.writes.load_one(task)).record
     assert isinstance(record, TaskRecord)
     return record
 

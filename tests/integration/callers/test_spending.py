@@ -45,7 +45,7 @@ async def find_session(one: Instance, facade: str) -> str:
     parsed = parse_facade(facade)
     assert parsed is not None
     ref = EntityRef(EntityKind.TASK, parsed[0])
-    record = (await one.gateway.parts.writes.load([ref]))[ref].record
+    record = (await one.gateway.parts.writes.load_one(ref)).record
     assert isinstance(record, TaskRecord)
     return record.session_id
 

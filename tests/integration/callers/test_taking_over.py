@@ -94,7 +94,7 @@ async def test_changed_retries_acceptance_and_rules_apply_to_the_next_message(ri
     async def send() -> list[object]:
         """Sends a message; returns its attempt limit, its number of acceptance criteria and its final status."""
         ref = EntityRef(EntityKind.TASK, (await one.send("any-key")).json()["result"]["task"]["id"])
-        record = (await one.gateway.parts.writes.load([ref]))[ref].record
+        record = (await one.gateway.parts.writes.load_one(ref)).record
         assert isinstance(record, TaskRecord)
         [attempt] = record.attempts
         return [attempt.retry_policy.attempts, len(record.acceptance), record.status]

@@ -347,6 +347,6 @@ async def test_questions_after_the_transfer_go_to_the_new_owner(control: Control
     await control.until(task_id, Status.WAITING_INPUT)
     (action,) = (await control.record(task_id)).open_actions
     ref = EntityRef(EntityKind.ACTION, action)
-    asked = (await control.harness.parts.writes.load([ref]))[ref].record
+    asked = (await control.harness.parts.writes.load_one(ref)).record
     assert isinstance(asked, ActionRecord)
     assert (asked.request.owner, asked.request.principal) == (BOB.key, "bob")

@@ -168,7 +168,7 @@ async def test_a_session_is_opened_named_and_listed(control: ControlClient) -> N
     )
     assert (await control.do("list_sessions", None, BOB))["sessions"] == []
     ref = EntityRef(EntityKind.SESSION, session_id)
-    assert isinstance((await control.harness.parts.writes.load([ref]))[ref].record, SessionRecord)
+    assert isinstance((await control.harness.parts.writes.load_one(ref)).record, SessionRecord)
 
 
 @pytest.mark.requirement("CMD-2")

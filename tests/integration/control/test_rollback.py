@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 async def read_thread(control: ControlClient, thread_id: str) -> ThreadRecord:
     ref = EntityRef(EntityKind.THREAD, thread_id)
-    record = (await control.harness.parts.writes.load([ref]))[ref].record
+    record = (await control.harness.parts.writes.load_one(ref)).record
     assert isinstance(record, ThreadRecord)
     return record
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 async def read_thread(harness: Harness, thread_id: str) -> ThreadRecord:
     ref = EntityRef(EntityKind.THREAD, thread_id)
-    record = (await harness.parts.writes.load([ref]))[ref].record
+    record = (await harness.parts.writes.load_one(ref)).record
     assert isinstance(record, ThreadRecord)
     return record
 
@@ -101,7 +101,7 @@ async def test_session_with_a_further_context_lists_both_threads(harness: Harnes
     assert second.session_id == first.session_id
     assert second.context_id != first.context_id
     ref = EntityRef(EntityKind.SESSION, first.session_id)
-    session = (await harness.parts.writes.load([ref]))[ref].record
+    session = (await harness.parts.writes.load_one(ref)).record
     assert isinstance(session, SessionRecord)
     assert session.threads == (first.thread_id, second.thread_id)
     with pytest.raises(NotFound):

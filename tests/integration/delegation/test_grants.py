@@ -120,7 +120,7 @@ async def test_five_concurrent_mints_create_one_grant(harness: Harness) -> None:
     view = await harness.question(accepted)
     await harness.respond(view, option_id="always")
     ref = EntityRef(EntityKind.ACTION, str(view["actionId"]))
-    action = (await harness.parts.writes.load([ref]))[ref].record
+    action = (await harness.parts.writes.load_one(ref)).record
     assert isinstance(action, ActionRecord)
     await asyncio.gather(*(granting(harness).mint(action) for _ in range(5)))
     assert len(await list_grants(harness)) == 1

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 async def count_waiting(harness: Harness, first: TurnAccepted) -> int:
     """The number of queued turns in the record of the context."""
     ref = EntityRef(EntityKind.THREAD, first.thread_id)
-    record = (await harness.parts.writes.load([ref]))[ref].record
+    record = (await harness.parts.writes.load_one(ref)).record
     assert isinstance(record, ThreadRecord)
     return record.waiting_turns
 

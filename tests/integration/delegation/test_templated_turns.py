@@ -441,7 +441,7 @@ async def test_known_ids_of_a_templated_turn_equal_the_stored_ones(
     monkeypatch.setattr(FaultyLog, "append", see_append)
     recorded = await record_simplest_turn(harness, monkeypatch)
     (turn,) = recorded.turns
-    record = (await harness.parts.writes.load([turn.task]))[turn.task].record
+    record = (await harness.parts.writes.load_one(turn.task)).record
     assert isinstance(record, TaskRecord)
     known = (turn.turn_id, turn.remote_context_id)
     assert (record.turn_id, record.attempts[0].remote_context_id) == known
@@ -578,7 +578,7 @@ async def test_further_messages_of_a_context_are_templated_and_continue_artifact
         assert object_at(answer, "task")["contextId"] == first.context_id
         assert len(appended) == 2 * (number + 1)
     place = list_places(ADA, first.context_id)[0]
-    thread = (await harness.parts.writes.load([place.thread]))[place.thread].record
+    thread = (await harness.parts.writes.load_one(place.thread)).record
     assert isinstance(thread, ThreadRecord)
     assert (thread.turns, thread.active_turns) == (5, ())
     assert len(set(thread.remotes.values())) == 1
@@ -628,7 +628,7 @@ async def test_context_changed_since_it_was_read_is_read_again(
     assert "task" in answer
     assert harness.peer.texts == ["echo hi", "echo between", "echo last"]
     place = list_places(ADA, context)[0]
-    thread = (await harness.parts.writes.load([place.thread]))[place.thread].record
+    thread = (await harness.parts.writes.load_one(place.thread)).record
     assert isinstance(thread, ThreadRecord)
     assert (thread.turns, thread.artifacts["result"].version) == (3, 3)
     assert (await verify_store(harness.store)).ok

@@ -84,7 +84,7 @@ class Cluster:
         ref = EntityRef(EntityKind.TASK, task_of(view))
 
         async def has_come() -> bool:
-            record = (await self.third.gateway.parts.writes.load([ref]))[ref].record
+            record = (await self.third.gateway.parts.writes.load_one(ref)).record
             return isinstance(record, TaskRecord) and record.status is status
 
         await wait_until(has_come, _WITHIN_S, f"the task is {status}")

@@ -83,7 +83,7 @@ async def open_question(at: Instance, risk: str = "medium", number: int = 0) -> 
 
 async def find_question(at: Instance, task: str) -> str:
     ref = EntityRef(EntityKind.TASK, task)
-    record = (await at.gateway.parts.writes.load([ref]))[ref].record
+    record = (await at.gateway.parts.writes.load_one(ref)).record
     assert isinstance(record, TaskRecord)
     (action,) = record.open_actions
     return action

@@ -37,7 +37,7 @@ async def send(at: Instance) -> TurnAccepted:
 
 async def read_status(at: Instance, accepted: TurnAccepted) -> Status:
     ref = EntityRef(EntityKind.TASK, accepted.task_id)
-    record = (await at.gateway.parts.writes.load([ref]))[ref].record
+    record = (await at.gateway.parts.writes.load_one(ref)).record
     assert isinstance(record, TaskRecord)
     return record.status
 

@@ -183,11 +183,11 @@ class Story:
 
     async def read(self) -> TaskRecord:
         """Reads the stored task."""
-        return cast("TaskRecord", (await self.writes.load([self.task]))[self.task].record)
+        return cast("TaskRecord", (await self.writes.load_one(self.task)).record)
 
     async def read_driver(self) -> str:
         """Returns the field ``own`` of the task."""
-        held = (await self.writes.load([self.task]))[self.task]
+        held = await self.writes.load_one(self.task)
         return held.fields.get("own", b"").decode()
 
     def is_fenced(self, outcome: object) -> bool:

@@ -30,7 +30,7 @@ def find_tasks(instance: Instance) -> list[str]:
 async def read_owner(instance: Instance, task: Answer) -> str:
     """Returns the stored driver of the run."""
     ref = EntityRef(EntityKind.TASK, task["id"])
-    held = (await instance.gateway.parts.writes.load([ref]))[ref]
+    held = await instance.gateway.parts.writes.load_one(ref)
     driver = read_driver(held.fields)
     return driver.instance if driver else ""
 

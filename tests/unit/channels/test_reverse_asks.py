@@ -12,6 +12,7 @@ import pytest
 
 from passerelle.channels.outbox import Outbox
 from passerelle.channels.reverse_asks import MAX_CALL_CHARS, AgentAsk, AskingSide
+from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import NotFound
 from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
@@ -187,8 +188,8 @@ async def test_a_call_that_is_stopped_before_it_began_is_answered_once() -> None
 async def test_long_content_comes_and_goes_in_pieces() -> None:
     side = Side()
     text = orjson.dumps({"text": "é" * PIECE_CHARS}).decode()
-    for at in range(0, len(text), 50_000):
-        side.asking.take(AnswerPiece("1", text[at : at + 50_000]))
+    for part in in_chunks(text, 50_000):
+        side.asking.take(AnswerPiece("1", part))
     side.ask("1", "Echo")
     assert await side.until_answered() == Answer("1", {})
     pieces = [one for one in side.wire.frames if isinstance(one, CallPiece)]
@@ -199,8 +200,8 @@ async def test_long_content_comes_and_goes_in_pieces() -> None:
 async def test_long_answer_waits_for_its_reader() -> None:
     side = Side()
     text = orjson.dumps({"text": "x" * 3 * PIECE_CHARS}).decode()
-    for at in range(0, len(text), 50_000):
-        side.asking.take(AnswerPiece("1", text[at : at + 50_000]))
+    for part in in_chunks(text, 50_000):
+        side.asking.take(AnswerPiece("1", part))
     side.wire.is_writable = False
     side.ask("1", "Echo")
     await wait_until(lambda: side.agents.asked, 10, "the call is carried out")

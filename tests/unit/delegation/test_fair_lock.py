@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.runtime.common.concurrency import FairLock
+from passerelle.protocol.concurrency import FairLock
 
 WITHIN_S = 10.0
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.states import PEER_STATES
+from passerelle.core.chunks import in_chunks
 from passerelle.core.events import Event
 from passerelle.core.machine import write_snapshot
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
@@ -266,8 +267,8 @@ def test_any_frames_in_any_order_keep_the_record_and_what_callers_see_in_step(
 ) -> None:
     pump = Pump()
     if together:
-        for place in range(0, len(frames), 4):
-            pump.receive(*frames[place : place + 4])
+        for part in in_chunks(frames, 4):
+            pump.receive(*part)
     else:
         pump.receive_each(*frames)
     record = pump.record
