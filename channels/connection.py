@@ -174,6 +174,8 @@ class ChannelConnection:
     @property
     def must_wait(self) -> bool:
         """Whether no frames are processed now."""
+        if self._agent is not None and self._agent.waits:
+            return True
         return self._state.phase is ConnectionPhase.ADMITTING or self._state.is_saturated
 
     def feed(self, given: Input) -> None:
@@ -191,9 +193,12 @@ class ChannelConnection:
             return  # these inputs end nothing, admit nothing, and move no deadline
         if self.is_over and self._ending is None:
             self._ending = self._loop.create_task(self._end())
+        self._read_on()
+        self._schedule()
+
+    def _read_on(self) -> None:
         if self._intake.waits and not self.must_wait:
             self._loop.call_soon(self._intake.go_on)
-        self._schedule()
 
     def receive(self, frame: ClientFrame) -> None:
         """Processes a frame of the client, after the deliveries before it."""
@@ -332,7 +337,7 @@ class ChannelConnection:
     # Time
 
     def _schedule(self) -> None:
-        due_s = next_tick_s(self._state)
+        due_s = next_tick_s(self._state, waits=self.must_wait)
         if self._timer is not None:
             if self._timer.when() <= due_s and not self._timer.cancelled():
                 return
@@ -341,7 +346,7 @@ class ChannelConnection:
 
     def _tick(self) -> None:
         self._timer = None
-        self.feed(Ticked())
+        self.feed(Ticked(waits=self.must_wait))
 
     # Authentication
 
@@ -412,6 +417,7 @@ class ChannelConnection:
         link = AgentLink(
             self._rights.known.welcome.connection,
             lambda frame: self.outbox.put(encode_server(frame)),
+            lambda: None if self.is_over else self._read_on(),
         )
         return AgentSide(
             host,

@@ -91,7 +91,9 @@ class CallAnswered:
 
 @frozen
 class Ticked:
-    """Time has passed."""
+    """Time has passed. ``waits``: meanwhile no frames of the client are read."""
+
+    waits: bool = False
 
 
 @frozen

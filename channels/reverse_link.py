@@ -1,8 +1,12 @@
 """Calls to an agent over the socket that it dialled in with: matches answers to calls, and bounds items in flight.
 
-A call has a window: the number of items that the agent may send before they are stored. ``release`` returns credit once
-an item is stored, so an agent cannot outrun the store for long. An item beyond the window is refused and ends its call:
-later items would leave a gap.
+A call has a window: the number of items that the agent may send before they are stored. It starts small, grows with
+small items and shrinks with large ones. Credit is returned for stored items while the next item is asked for, so of a
+call that is not read on, little is in the socket. An item beyond the credit is refused and ends its call: later items
+would leave a gap.
+
+The size of an item is only known as it arrives, so large ones may follow small ones in a wide window. Beyond a bound
+the link ``waits``: its owner reads no frames until enough of what was received has been taken.
 
 When the socket ends, all open calls end. That says nothing about the agent's work (I6): the caller asks for it over the
 agent's next socket.
@@ -44,6 +48,13 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Limit of one answer or item, with all its pieces."""
+MOST_HELD_BYTES: Final = 4 * MAX_ANSWER_BYTES
+"""Received in pieces over one link and not taken: with more, the socket is not read."""
+_FIRST_ITEMS: Final = 2
+"""The window before the size of the items is known."""
+_SMALL_BYTES: Final = 262_144
+_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""What the window of a call with large items may hold, or one larger item."""
 
 
 @frozen
@@ -89,13 +100,21 @@ class OpenCall:
     def __init__(self, call_id: str, agent: str, window: int, link: AgentLink) -> None:
         self.id = call_id
         self.agent = agent
-        self._window = window
+        self._most = window
+        self._window = self._credit = min(window, _FIRST_ITEMS)
         self._link = link
-        self._received: asyncio.Queue[ReverseOutcome] = asyncio.Queue()
+        self._received: asyncio.Queue[tuple[ReverseOutcome, int]] = asyncio.Queue()
+        self._held_bytes = 0
+        self._is_asked = False
         self._unreleased = 0
         self._pieces: list[str] = []
         self._piece_bytes = 0
         self._over = False
+
+    @property
+    def window(self) -> int:
+        """The number of items that may be in transit to the store."""
+        return self._window
 
     @property
     def is_over(self) -> bool:
@@ -104,17 +123,30 @@ class OpenCall:
 
     async def receive(self) -> ReverseOutcome:
         """The next answer. After anything but an item there is none."""
-        return await self._received.get()
+        self._is_asked = True
+        self._give_credit()
+        try:
+            outcome, size = await self._received.get()
+        finally:
+            self._is_asked = False
+        self._hold(-size)
+        return outcome
 
     def release(self) -> None:
         """An item is stored: its place in the window is free again."""
         self._unreleased -= 1
-        if not self._over:
-            self._link.send(Credit(self.id, 1))
+        self._give_credit()
+
+    def _give_credit(self) -> None:
+        items = self._window - self._unreleased - self._credit
+        if items > 0 and self._is_asked and not self._over:
+            self._credit += items
+            self._link.send(Credit(self.id, items))
 
     def abandon(self) -> None:
         """Stops waiting; the agent continues its work."""
         self._link.forget(self)
+        self._hold(-self._held_bytes)
         if not self._over:
             self._over = True
             self._link.send(StopWaiting(self.id))
@@ -132,18 +164,30 @@ class OpenCall:
             case AnswerPiece(text=text):
                 return self._take_piece(text)
             case AnswerItem(data=data):
-                if self._unreleased >= self._window:
+                if not self._credit:
                     self._break("the agent sent more items than its window has")
                     return Refusal("window", "more items than the window has", of="item")
+                self._credit -= 1
                 self._unreleased += 1
-                self._received.put_nowait(ItemReceived(self._assemble(data)))
+                size = self._piece_bytes
+                self._window = _resize(self._window, self._most, size)
+                self._put(ItemReceived(self._assemble(data)), size)
             case Done(data=data):
-                self.end(AnswersEnded(self._assemble(data)))
+                size = self._piece_bytes
+                self.end(AnswersEnded(self._assemble(data)), size)
             case Failed():
                 self.end(AskRefused(frame))
             case _:
                 assert_never(frame)
         return None
+
+    def _put(self, outcome: ReverseOutcome, size: int) -> None:
+        self._received.put_nowait((outcome, size))
+        self._hold(size)
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self._link.hold(size)
 
     def _take_piece(self, text: str) -> Refusal | None:
         self._piece_bytes += len(text)
@@ -171,21 +215,34 @@ class OpenCall:
         if was_open:
             self._link.send(StopWaiting(self.id))
 
-    def end(self, last: ReverseOutcome) -> None:
-        """Ends the call with ``last``."""
+    def end(self, last: ReverseOutcome, size: int = 0) -> None:
+        """Ends the call with ``last``, of which ``size`` bytes came in pieces."""
         if not self._over:
             self._over = True
             self._pieces = []
             self._link.forget(self)
-            self._received.put_nowait(last)
+            self._put(last, size)
+
+
+def _resize(window: int, most: int, size: int) -> int:
+    """The window after an item of ``size`` bytes."""
+    if size <= _SMALL_BYTES:
+        return min(window + 1, most)
+    return min(window, max(_WINDOW_BYTES // size, 1))
 
 
 @dataclass(slots=True, eq=False)
 class AgentLink:
-    """One socket of an agent. ``send`` adds a frame to its outbox; the owner of the socket calls ``take``."""
+    """One socket of an agent. ``send`` adds a frame to its outbox; the owner of the socket calls ``take``.
+
+    While the link ``waits``, it must not be called; then ``resume`` is.
+    """
 
     connection: str
     send: Callable[[HostFrame], None]
+    resume: Callable[[], None] = lambda: None
+    held_bytes: int = 0
+    """Received in pieces and not taken."""
     _calls: dict[str, OpenCall] = field(default_factory=dict[str, OpenCall])
     _numbers: count[int] = field(default_factory=lambda: count(1))
     _is_cut: bool = False
@@ -194,6 +251,18 @@ class AgentLink:
     def is_cut(self) -> bool:
         """Whether the socket has ended."""
         return self._is_cut
+
+    @property
+    def waits(self) -> bool:
+        """Whether so much was received and not taken that no more may be read."""
+        return self.held_bytes > MOST_HELD_BYTES
+
+    def hold(self, size: int) -> None:
+        """Counts ``size`` bytes more, or less, that were received and not taken."""
+        did_wait = self.waits
+        self.held_bytes += size
+        if did_wait and not self.waits:
+            self.resume()
 
     @property
     def calls(self) -> int:
@@ -224,7 +293,7 @@ class AgentLink:
             to=agent,
             method=AGENT_METHODS + method,
             deadline_ms=deadline_ms,
-            window=window,
+            window=call.window,
             headers={**headers},
             data=inline,
         )

@@ -79,6 +79,11 @@ class AgentSide:
         self._turn = asyncio.Lock()
         """Registrations and their ends are carried out in order of arrival."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether no frames may be passed on now."""
+        return self._link.waits
+
     def take(self, frame: ServingFrame) -> None:
         """One frame of the agent."""
         match frame:

@@ -155,8 +155,8 @@ def step(state: ConnectionState, given: Input, now_s: float) -> ConnectionStep: 
             return judge_stored(state, stream, result)
         case CallAnswered(frame):
             return settle(state, frame)
-        case Ticked():
-            return tick(state, now_s)
+        case Ticked(waits):
+            return tick(state, now_s, waits=waits)
         case DrainAsked(within_ms, jitter_ms):
             return drain(state, within_ms, jitter_ms, now_s)
         case EndRequested(code, notice):

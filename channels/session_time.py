@@ -15,18 +15,25 @@ from passerelle.channels.session_state import (
 )
 from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode
-from passerelle.protocol.frames import Drain, Expiry, Refusal
+from passerelle.protocol.frames import Drain, Expiry, Refusal, ServerBeat
 
 _NEVER_S: Final = 2**31
 """The value sent for a credential that does not expire."""
+_LEAST_SLACK_S: Final = 0.1
 
 
-def next_tick_s(state: ConnectionState) -> float:
-    """The latest time at which ``Ticked`` is due."""
+def next_tick_s(state: ConnectionState, *, waits: bool = False) -> float:
+    """The latest time at which ``Ticked`` is due.
+
+    ``waits``: no frames of the client are read. It may have heard nothing since the answer to its last heartbeat, so it
+    hears from the gateway within half of what is left until it would give up.
+    """
     if state.phase is ConnectionPhase.GREETING:
         return state.opened_s + state.limits.hello_s
     limits = state.limits
     due_s = state.heard_s + limits.idle_s
+    if waits and state.phase is ConnectionPhase.OPEN:
+        due_s = state.heard_s + max(limits.idle_s - limits.heartbeat_s, _LEAST_SLACK_S) / 2
     if state.acks:
         due_s = min(due_s, state.acks_stored_s + limits.ack_interval_s)
     if state.drains_at_s is not None:
@@ -37,11 +44,18 @@ def next_tick_s(state: ConnectionState) -> float:
     return due_s
 
 
-def tick(state: ConnectionState, now_s: float) -> ConnectionStep:
-    """Handles the passing of time."""
+def tick(state: ConnectionState, now_s: float, *, waits: bool = False) -> ConnectionStep:
+    """Handles the passing of time.
+
+    A client that is not read counts as alive: its heartbeats are in the socket. It is sent heartbeats meanwhile, since
+    those that would be answered are not read.
+    """
     if state.phase is ConnectionPhase.GREETING:
         late = now_s >= state.opened_s + state.limits.hello_s
         return close(state, CloseCode.NO_HELLO, "no hello in time") if late else (state, ())
+    beats: tuple[Send, ...] = ()
+    if waits and state.phase is ConnectionPhase.OPEN:
+        state, beats = change(state, heard_s=now_s), (Send(ServerBeat(0)),)
     if now_s >= state.heard_s + state.limits.idle_s:
         return close(state, CloseCode.HEARTBEAT_MISSED, "no frame in time")
     if state.drains_at_s is not None and now_s >= state.drains_at_s:
@@ -51,7 +65,7 @@ def tick(state: ConnectionState, now_s: float) -> ConnectionStep:
         return close(state, CloseCode.TOKEN_EXPIRED, notice.message, notice)
     state, warning = _warn_of_expiry(state, now_s)
     state, outputs = store_acks_when_due(state, now_s)
-    return state, (*warning, *outputs)
+    return state, (*beats, *warning, *outputs)
 
 
 def _warn_of_expiry(state: ConnectionState, now_s: float) -> ConnectionStep:

@@ -155,7 +155,7 @@ class AgentCall(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Credit(Frame):
-    """Credit for ``n`` more items: the earlier ones are stored."""
+    """Credit for ``n`` more items. It may be more than were stored, if items are small, or fewer."""
 
     TAG: ClassVar = "win"
     id: _Id

@@ -88,7 +88,10 @@ class ChannelTransport:
                 # The socket has its own heartbeat, so a silent stream is no failure.
                 async with asyncio.timeout(call.timeout_s):
                     while isinstance(item := await opened.receive(), ItemReceived):
-                        yield Answered(item.data, opened.release)
+                        outcome = Answered(item.data, opened.release)
+                        del item
+                        yield outcome
+                        del outcome  # a waiting stream would keep it in memory
             except TimeoutError:
                 yield Unknown("no answer in time")
                 return

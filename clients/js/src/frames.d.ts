@@ -429,7 +429,7 @@ export interface AgentCall {
   d?: JsonObject;
 }
 
-/** Credit for `n` more items: the earlier ones are stored. */
+/** Credit for `n` more items. It may be more than were stored, if items are small, or fewer. */
 export interface Credit {
   t: "win";
   /** that of the call */

@@ -475,6 +475,26 @@ async def test_a_silent_client_is_closed_and_the_client_leaves_a_silent_server(
                 proxy.open.set()
 
 
+@OVER_BOTH
+async def test_a_client_with_all_its_calls_open_is_not_closed_as_silent(
+    store: Store, backend: BackEnd
+) -> None:
+    limits = ChannelLimits(calls=1, heartbeat_s=0.5, idle_s=1.5)
+    async with serve(store, limits, backend=backend) as rig:
+        rig.control.hold = asyncio.Event()
+        async with rig.client() as channel:
+            first = asyncio.create_task(channel.call("get_task", {"n": 1}))
+            await wait_until(lambda: was_asked(rig, 1), 10, "the first call is open")
+            second = asyncio.create_task(channel.call("get_task", {"n": 2}))
+            await asyncio.sleep(3)
+            assert not was_asked(rig, 2)
+            connection = channel.welcome
+            rig.control.hold.set()
+            assert (await first)["echo"] == {"n": 1}
+            assert (await second)["echo"] == {"n": 2}
+            assert channel.welcome is connection
+
+
 def was_asked(rig: Rig, times: int) -> bool:
     return len(rig.control.asked) >= times
 

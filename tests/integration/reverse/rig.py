@@ -88,11 +88,19 @@ class Rig:
     callers: Callers
     agent: Agent = field(default_factory=Agent)
 
-    async def start(self, *, outputs: JsonObject | None = None, **agent: object) -> Instance:
+    async def start(
+        self,
+        *,
+        outputs: JsonObject | None = None,
+        channels: JsonObject | None = None,
+        **agent: object,
+    ) -> Instance:
         """Starts a gateway; several are instances over one engine."""
         agents = [{"name": NAME, "transport": "channel", **agent}]
         clients = [dict(one) for one in CLIENTS]
-        return await self.callers.start(agents=agents, clients=clients, outputs=outputs or {})
+        return await self.callers.start(
+            agents=agents, clients=clients, outputs=outputs or {}, channels=channels or {}
+        )
 
     async def start_with_asker(
         self,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Part
 
 from passerelle.channels.reverse_link import AgentLink
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.peers.reverse.transport import WINDOW
 from passerelle.protocol.frames import Refusal
-from passerelle.protocol.reverse_frames import AnswerFrame, AnswerItem
+from passerelle.protocol.reverse_frames import AnswerFrame, AnswerItem, AnswerPiece
 from passerelle.runtime.records.task_fields import read_driver
 from passerelle.runtime.records.writes import Writes
 from passerelle.store.agents import RedisAgents
 from tests.integration.callers.rig import Instance
-from tests.integration.reverse.rig import Answer, Caller, Rig, read_texts
+from tests.integration.reverse.rig import Answer, Caller, CountingExecutor, Rig, read_texts
 from tests.integration.reverse.test_drops import await_links
 from tests.support.waiting import wait_until
 
@@ -160,6 +164,73 @@ async def test_items_not_yet_stored_do_not_exceed_the_window(
         frames = await streaming
     assert refusals == []
     assert sum("artifactUpdate" in frame for frame in frames) == 200
+
+
+@dataclass
+class GrowingChunks(CountingExecutor):
+    """Sends 60 small chunks, and then 40 of 900 kB."""
+
+    async def _work(
+        self, updater: TaskUpdater, word: str, rest: str, context: RequestContext
+    ) -> None:
+        await updater.start_work()
+        for number in range(100):
+            text = f"{number} " + "x" * (900_000 if number >= 60 else 1)
+            await updater.add_artifact(
+                [Part(text=text)], artifact_id="a", append=number > 0, last_chunk=number == 99
+            )
+        await updater.complete()
+
+
+async def test_a_link_is_not_read_beyond_its_bound_and_outlives_that(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large items come in a window that grew with small ones, while the store is away for longer than a silence."""
+    bound = 1_000_000
+    monkeypatch.setattr("passerelle.channels.reverse_link.MOST_HELD_BYTES", bound)
+    monkeypatch.setattr("passerelle.gateway.settings.model.HEARTBEAT_SLACK_S", 0.5)
+    rig.agent.executor = GrowingChunks()
+    rig.agent.app = rig.agent.make()
+    instance = await rig.start(channels={"heartbeat": "1s"})
+    caller = Caller(instance)
+    links, most, refusals = set[AgentLink](), [0], list[Refusal]()
+    is_large, is_open = asyncio.Event(), asyncio.Event()
+    take, insist = AgentLink.take, Writes.commit_until_known
+
+    def watch(link: AgentLink, frame: AnswerFrame) -> Refusal | None:
+        refused = take(link, frame)
+        links.add(link)
+        if isinstance(frame, AnswerPiece):
+            is_large.set()
+        most[0] = max(most[0], link.held_bytes)
+        refusals.extend([refused] if refused else [])
+        return refused
+
+    async def hold(*args: object, **kwargs: object) -> object:
+        if is_large.is_set():
+            await is_open.wait()
+        return await insist(*args, **kwargs)  # type: ignore[arg-type]  # passed on as it came
+
+    monkeypatch.setattr(AgentLink, "take", watch)
+    async with rig.link(instance):
+        monkeypatch.setattr(Writes, "commit_until_known", hold)
+        streaming = asyncio.create_task(
+            caller.collect("SendStreamingMessage", caller.write("grow"))
+        )
+        await wait_until(lambda: any(link.waits for link in links), 15, "the link is not read")
+        await asyncio.sleep(3)
+        assert all(link.waits and not link.is_cut for link in links)
+        is_open.set()
+        frames = await streaming
+    assert (len(links), refusals) == (1, [])
+    assert bound < most[0] < 2 * bound
+    texts = [
+        part["text"].split()[0]
+        for frame in frames
+        if "artifactUpdate" in frame
+        for part in frame["artifactUpdate"]["artifact"]["parts"]
+    ]
+    assert texts == [str(number) for number in range(100)]
 
 
 @pytest.mark.requirement("I9")

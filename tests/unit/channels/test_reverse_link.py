@@ -8,6 +8,7 @@ import pytest
 
 from passerelle.channels.reverse_link import (
     MAX_ANSWER_BYTES,
+    MOST_HELD_BYTES,
     AgentLink,
     AnswersBroken,
     AnswersEnded,
@@ -95,7 +96,90 @@ async def test_a_stored_item_gives_its_place_back() -> None:
         assert wire.deliver(AnswerItem(call.id, number, {"n": number})) == []
         assert await call.receive() == ItemReceived({"n": number})
         call.release()
+        next_item = asyncio.create_task(call.receive())
+        await asyncio.sleep(0)
         assert wire.sent[-1] == Credit(call.id, 1)
+        next_item.cancel()
+        await asyncio.sleep(0)
+
+
+class Stored:
+    """Takes and stores all items of a call as they come; ``credit`` is what its agent may still send."""
+
+    def __init__(self, wire: Wire, call: OpenCall) -> None:
+        self._wire, self._call, self._number = wire, call, 0
+        (asked,) = (frame for frame in wire.sent if isinstance(frame, AgentCall))
+        self._given = asked.window or 0
+
+    @property
+    def credit(self) -> int:
+        more = sum(frame.number for frame in self._wire.sent if isinstance(frame, Credit))
+        return self._given + more - self._number
+
+    async def take(self, size: int) -> None:
+        """One item of about ``size`` bytes, and what is given for the next one."""
+        self._number += 1
+        assert self._wire.deliver(*write_item(self._call, self._number, size)) == []
+        await self._call.receive()
+        self._call.release()
+        next_item = asyncio.create_task(self._call.receive())
+        await asyncio.sleep(0)
+        next_item.cancel()
+        await asyncio.sleep(0)
+
+
+def write_item(call: OpenCall, number: int, size: int) -> tuple[AnswerPiece, AnswerItem]:
+    return AnswerPiece(call.id, '{"x":"' + "x" * size + '"}'), AnswerItem(call.id, number)
+
+
+async def test_the_window_grows_with_small_items_and_shrinks_with_large_ones() -> None:
+    wire = Wire()
+    stored = Stored(wire, wire.open(window=32))
+    assert stored.credit <= 2
+    for _ in range(40):
+        await stored.take(100)
+    assert stored.credit == 32
+    # What was given is not taken back: an agent that keeps to its credit is not refused.
+    for _ in range(40):
+        await stored.take(1_000_000)
+    assert stored.credit == 4
+    for _ in range(8):
+        await stored.take(10_000_000)
+    assert stored.credit == 1
+    await stored.take(100)
+    assert stored.credit == 2
+
+
+async def test_a_call_that_is_not_read_on_gets_no_credit() -> None:
+    wire = Wire()
+    call = wire.open(window=32)
+    for number in (1, 2):
+        wire.deliver(AnswerItem(call.id, number, {}))
+        await call.receive()
+    sent = len(wire.sent)
+    call.release()
+    call.release()
+    assert len(wire.sent) == sent
+
+
+async def test_a_link_waits_while_much_is_not_taken() -> None:
+    resumed: list[bool] = []
+    wire = Wire()
+    wire.link.resume = lambda: resumed.append(True)
+    calls = [wire.open() for _ in range(3)]
+    size = MOST_HELD_BYTES // 5
+    for call in calls[:2]:
+        for number in (1, 2):
+            wire.deliver(*write_item(call, number, size))
+    was_read = not wire.link.waits
+    wire.deliver(AnswerPiece(calls[2].id, '{"x":"' + "x" * size + '"}'), Done(calls[2].id))
+    assert (was_read, wire.link.waits) == (True, True)
+    assert isinstance(await calls[2].receive(), AnswersEnded)
+    assert resumed == [True]
+    wire.link.cut()
+    for call in calls:
+        call.abandon()
+    assert wire.link.held_bytes == 0
 
 
 async def test_a_socket_that_ends_cuts_its_calls() -> None:

@@ -226,6 +226,19 @@ def test_silence_closes_and_any_frame_is_a_sign_of_life() -> None:
     assert closes(outputs) == [CloseCode.HEARTBEAT_MISSED]
 
 
+def test_a_client_that_is_not_read_counts_as_alive_and_hears_from_the_gateway() -> None:
+    state, now_s = opened(), 0.0
+    for _ in range(20):
+        now_s = next_tick_s(state, waits=True)
+        state, outputs = run(state, Ticked(waits=True), now_s=now_s)
+        assert sent(outputs) == [ServerBeat(0)]
+    assert now_s > 2 * state.limits.idle_s
+    # Close enough for a client that has heard nothing since the answer to its last heartbeat.
+    assert next_tick_s(state, waits=True) - now_s <= state.limits.idle_s - state.limits.heartbeat_s
+    assert next_tick_s(state) == now_s + state.limits.idle_s
+    assert closes(run(state, Ticked(), now_s=now_s + 35)[1]) == [CloseCode.HEARTBEAT_MISSED]
+
+
 def test_a_credential_that_ends_is_asked_for_once_and_then_ends_the_connection() -> None:
     limits = ChannelLimits(renew_s=60, grace_s=25, idle_s=1_000)
     state, _ = run(
