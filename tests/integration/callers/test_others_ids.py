@@ -18,6 +18,7 @@ import httpx
 import orjson
 import pytest
 
+from passerelle.client.a2a_websocket import SocketTransport
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import wire_schema
 from passerelle.gateway.http.v1 import OPERATIONS, RouteOperation
@@ -325,3 +326,62 @@ async def refuse_frames(who: Person, name: str, ada: Person) -> None:
                 said.append(orjson.dumps({**found[0], "id": ""}).decode())
             assert blur(said[0], ada) == blur(said[1], ada), said
             assert '"t":"error"' in said[0], said
+
+
+def list_a2a_calls(ids: Mapping[str, Json]) -> Iterator[tuple[str, JsonObject]]:
+    """Each A2A call that takes an id, with those of a caller."""
+    task, context = ids["taskId"], ids["contextId"]
+    config: JsonObject = {"taskId": task, "url": "http://127.0.0.1:9/hook"}
+    yield from ((name, {"id": task}) for name in ("GetTask", "CancelTask", "SubscribeToTask"))
+    yield "CreateTaskPushNotificationConfig", config
+    yield "ListTaskPushNotificationConfigs", {"taskId": task}
+    for name in ("GetTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"):
+        yield name, {"taskId": task, "id": "c"}
+    yield "ListTasks", {"contextId": context}
+    named: tuple[JsonObject, ...] = (
+        {"taskId": task},
+        {"taskId": task, "contextId": context},
+        {"referenceTaskIds": [task]},
+    )
+    message: JsonObject = {"role": "ROLE_USER", "parts": [{"text": "message hi"}]}
+    for method in ("SendMessage", "SendStreamingMessage"):
+        for members in named:
+            given: JsonObject = {**message, "messageId": f"m{next(_NUMBERS)}", **members}
+            yield method, {"message": given}
+
+
+async def call_over_a2a(
+    http: httpx.AsyncClient, who: Person, method: str, params: JsonObject
+) -> str:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    headers = {"Authorization": f"Bearer {who.token}", "A2A-Version": "1.0"}
+    answer = await http.post(f"{who.one.http.base_url}/agents/echo", json=body, headers=headers)
+    lines = [line for line in answer.text.splitlines() if not line.startswith(("id:", "retry:"))]
+    return f"{answer.status_code} {lines}"
+
+
+@pytest.mark.parametrize("binding", ["http", "websocket"])
+async def test_ids_of_another_owner_get_the_answers_of_missing_ones_over_a2a(
+    rig: Rig, binding: str
+) -> None:
+    async with open_world(rig) as world:
+        ada, before = world.ada, world.read_streams()
+        for who in world.strangers:
+            base = str(who.one.http.base_url).rstrip("/")
+            socket = f"{base.replace('http', 'ws', 1)}/agents/echo/ws"
+            shown = {"Authorization": f"Bearer {who.token}"}
+            carried = SocketTransport(socket, shown) if binding == "websocket" else None
+            async with httpx.AsyncClient(transport=carried) as http:
+                for method, params in list_a2a_calls(ada.ids):
+                    unreal = orjson.loads(blur(orjson.dumps(params).decode(), ada))
+                    if "message" in unreal:
+                        unreal["message"]["messageId"] += "u"
+                    said = [
+                        _ID.sub("id", await call_over_a2a(http, who, method, one))
+                        for one in (params, unreal)
+                    ]
+                    assert said[0] == said[1], (who.name, method, params)
+                    # What is referred to need not exist, and no list of a context is an error.
+                    if method != "ListTasks" and b"referenceTaskIds" not in orjson.dumps(params):
+                        assert '"error"' in said[0], (method, params, said[0])
+        assert world.read_streams() == before
