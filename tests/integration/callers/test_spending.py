@@ -250,6 +250,19 @@ async def test_repeat_under_the_same_key_is_charged_once(rig: Rig) -> None:
     assert (await one.send("few-key")).status_code == 429
 
 
+async def test_a_message_that_is_not_stored_is_refunded(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "few", "quotas": [{"calls": 2}]}])
+    key = {"Authorization": "Bearer few-key", "Idempotency-Key": "k-1"}
+    refused: list[bool] = []
+    for text in ("x", "another", "and another"):
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": one.message(text)}
+        answer = await one.http.post("/agents/echo", json=body, headers=key)
+        refused.append("the idempotency key was used for another request" in answer.text)
+    assert refused == [False, True, True]
+    assert (await one.send("few-key")).status_code == 200
+    assert (await one.send("few-key")).status_code == 429
+
+
 @pytest.mark.requirement("TR-11", "EXT-7")
 async def test_a_task_over_its_estimated_cost_limit_is_not_sent(
     rig: Rig,

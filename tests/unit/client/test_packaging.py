@@ -104,7 +104,7 @@ def test_wheel_ships_what_clients_import_and_nothing_else_of_the_gateway() -> No
         rooms.setdefault(room, set()).add(".".join(rest))
     assert set(rooms) == {"client", "protocol", "core", "store"}
     assert rooms["core"] == {
-        *("", "back_off", "errors", "frozen", "ids", "vocabulary"),
+        *("", "back_off", "chunks", "errors", "frozen", "ids", "vocabulary"),
         *("wire", "wire.generated", "wire.json", "wire.sse"),
     }
     assert not rooms["store"] & {"keys", "log", "append", "scripts", "store", "engine"}
