@@ -21,6 +21,7 @@ from tests.chaos.approvals_agent import AGENT, GREETING, QUIET, VAULT, AskingAge
 from tests.chaos.approvals_plan import Death, Errand
 from tests.chaos.approvals_snares import GATEWAYS, AgentSnares, Snare, StoreSnares, Trapper
 from tests.chaos.records import open_records
+from tests.chaos.revivals import Revivals
 from tests.support.engine import answers, end_process, redis_on_path, start_process
 from tests.support.ports import find_free_port
 from tests.support.scripted_peer import make_card
@@ -73,7 +74,9 @@ class Engine:
         return f"unix://{self.folder / 'engine.sock'}"
 
     async def start(self) -> None:
-        """Starts it."""
+        """Starts it, if it does not run."""
+        if self.process is not None and self.process.poll() is None:
+            return
         binary = redis_on_path() or find_engine(None)
         command = build_command(binary, EngineSettings(self.folder), self.folder / "engine.sock")
         self.process = start_process(command)
@@ -107,10 +110,11 @@ class ApprovalSite:
     _up: list[asyncio.Event] = field(
         default_factory=lambda: [asyncio.Event() for _ in range(GATEWAYS)]
     )
-    _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _revivals: Revivals = field(init=False)
 
     def __post_init__(self) -> None:
         self.trapper = Trapper(self.spring, self.agent.find_tasks)
+        self._revivals = Revivals(self.start_gateway, self.faults)
 
     def url(self, gateway: int) -> str:
         """The URL of a gateway."""
@@ -126,7 +130,8 @@ class ApprovalSite:
         return ready[number % len(ready)] if ready else number % len(self.gateways)
 
     async def start_gateway(self, number: int) -> None:
-        """Starts a gateway."""
+        """Starts a gateway, and the store if it was killed."""
+        await self.engine.start()
         await self.gateways[number].start()
         self._up[number].set()
 
@@ -148,23 +153,12 @@ class ApprovalSite:
         self.deaths += 1
         if snare.errand.death is Death.STORE:
             self.engine.kill()
-        task = asyncio.create_task(self._revive(snare, gateway))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._revivals.begin(gateway)
         raise Cut
-
-    async def _revive(self, snare: Snare, gateway: int) -> None:
-        try:
-            if snare.errand.death is Death.STORE:
-                await self.engine.start()
-            await self.start_gateway(gateway)
-        except Exception as error:  # noqa: BLE001  whatever it is, the run did not hold
-            self.faults.append(f"{snare.errand.label}: a process did not come back: {error}")
 
     async def settle(self) -> None:
         """Waits until all processes are back."""
-        while self._later:
-            await asyncio.wait(self._later)
+        await self._revivals.settle()
 
 
 @asynccontextmanager

@@ -24,9 +24,10 @@ import yaml
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.checks import CheckFailed
-from passerelle.demo.processes import Child, GatewayProcess, start
+from passerelle.demo.processes import Child, GatewayProcess, ProcessHandle, start
 from passerelle.store.engine_binary import find_engine
 from tests.chaos.plan import GATEWAYS, LASTING, SDK
+from tests.chaos.revivals import Revivals
 from tests.chaos.store_view import StoreView
 from tests.chaos.traps import Hands, Trap, Traps
 from tests.chaos.wire import AgentTap, StoreTap
@@ -134,10 +135,14 @@ class Site:
     _instances: dict[str, int] = field(default_factory=dict[str, int])
     _up: list[asyncio.Event] = field(default_factory=lambda: [asyncio.Event() for _ in GATEWAYS])
     _restarts: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _revivals: Revivals = field(init=False)
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _begun: int = 0
+    """The gateway that was started last: new instance ids are its own."""
 
     def __post_init__(self) -> None:
         self.traps = Traps(Hands(self.kill_gateway, self.kill_agent, self.freeze))
+        self._revivals = Revivals(self._restart, self.faults)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -156,16 +161,16 @@ class Site:
     async def start_gateway(self, gateway: int) -> None:
         """Starts a gateway and reads its instance id. Gateways start one at a time, so that a new id belongs to it."""
         async with self._starting:
+            self._begun = gateway
             await self.gateways[gateway].start()
-            for name in self.store.list_instances():
-                self._instances.setdefault(name, gateway)
+            self._learn_instances()
         self._up[gateway].set()
 
     def kill_gateway(self, gateway: int) -> None:
         """Kills a gateway with SIGKILL and restarts it."""
-        os.kill(self._find_pid(gateway), signal.SIGKILL)
+        self._find_process(gateway).kill()
         self._record_death(gateway, "killed")
-        self._detach(self._revive(gateway))
+        self._revivals.begin(gateway)
 
     def kill_agent(self, name: str) -> None:
         """The same for an agent."""
@@ -176,7 +181,7 @@ class Site:
 
     async def freeze(self, gateway: int, trap: Trap) -> None:
         """SIGSTOP during a send, until the other gateway has decided without it; then both continue."""
-        pid, label = self._find_pid(gateway), trap.errand.label
+        pid, label = self._find_process(gateway).pid, trap.errand.label
         os.kill(pid, signal.SIGSTOP)
         self._record_death(gateway, "frozen")
         try:
@@ -195,24 +200,28 @@ class Site:
         """Waits until all processes are back."""
         while self._restarts:
             await asyncio.wait(self._restarts)
+        await self._revivals.settle()
 
-    def _find_pid(self, gateway: int) -> int:
+    def _find_process(self, gateway: int) -> ProcessHandle:
         child = self.gateways[gateway].child
         assert child is not None
-        return child.process.pid
+        return child.process
+
+    def _learn_instances(self) -> None:
+        for name in self.store.list_instances():
+            self._instances.setdefault(name, self._begun)
+
+    async def _restart(self, gateway: int) -> None:
+        await asyncio.to_thread(self._find_process(gateway).wait, 5)
+        await self.start_gateway(gateway)
 
     def _record_death(self, gateway: int, why: str) -> None:
         self._up[gateway].clear()
+        self._learn_instances()  # a gateway that dies while it starts has its id already
         at_s, at_ms = time.monotonic(), int(time.time() * 1000)
         lives = [name for name, owner in self._instances.items() if owner == gateway]
         driven = self.store.list_driven(lives[-1:])
         self.deaths.append(Death(gateway, why, at_s, at_ms, driven))
-
-    async def _revive(self, gateway: int) -> None:
-        child = self.gateways[gateway].child
-        assert child is not None
-        await asyncio.to_thread(child.process.wait, 5)
-        await self.start_gateway(gateway)
 
     def _detach(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -16,6 +16,7 @@ import yaml
 
 from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
+from tests.chaos.revivals import Revivals
 from tests.chaos.store_view import StoreView
 from tests.chaos.work_agent import AGENT, NARROW, WorkAgent
 from tests.support.engine import redis_on_path, run_server
@@ -54,7 +55,10 @@ class WorkSite:
     _up: list[asyncio.Event] = field(
         default_factory=lambda: [asyncio.Event() for _ in range(GATEWAYS)]
     )
-    _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _revivals: Revivals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._revivals = Revivals(self.start_gateway, self.faults)
 
     async def start_gateway(self, number: int) -> None:
         """Starts a gateway."""
@@ -70,20 +74,11 @@ class WorkSite:
         self._up[number].clear()
         self.gateways[number].kill()
         self.deaths += 1
-        task = asyncio.create_task(self._revive(number))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
-
-    async def _revive(self, number: int) -> None:
-        try:
-            await self.start_gateway(number)
-        except Exception as error:  # noqa: BLE001  whatever it is, the run did not hold
-            self.faults.append(f"a gateway did not come back: {error}")
+        self._revivals.begin(number)
 
     async def settle(self) -> None:
         """Waits until all processes are back."""
-        while self._later:
-            await asyncio.wait(self._later)
+        await self._revivals.settle()
 
     async def call(
         self,
