@@ -125,6 +125,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         spans = await stack.enter_async_context(open_spans(settings.spans.otlp_endpoint))
         outages = Outages(store.log, metrics, structlog.get_logger("passerelle"))
         stack.push_async_callback(outages.close)
+        store.blob_failures.tell = outages.count_content_failure
         await stack.enter_async_context(_watch_store(store, outages))
         hub = await stack.enter_async_context(_make_hub(store, outages))
         limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), store.clock)
