@@ -189,13 +189,22 @@ class PushConfigs:
     ) -> None:
         """Stores a config that comes with a message to a task, before the message has any effect.
 
-        A config without an id gets one derived from the message id, so that a repeated request adds none.
+        Clients send the same config with every message. One without an id replaces the caller's config with its URL,
+        so that a receiver gets each event once. Otherwise it gets an id derived from the message id, so that a repeated
+        request adds none.
         """
-        task = EntityRef(EntityKind.TASK, (command.task or "").partition("~")[0])
-        if config.id is None and parse_facade(command.task or "") is not None:
-            name = derive_id("push", task.shard, task.id, str(command.message["messageId"]))
-            config = change(config, id=name)
-        await self.set(principal, SetPushConfig(command.task or "", config, command.agent))
+        facade = command.task or ""
+        task = EntityRef(EntityKind.TASK, facade.partition("~")[0])
+        if config.id is None and parse_facade(facade) is not None:
+            owned = await self.ownership.find(principal, facade, command.agent)
+            same = [
+                name
+                for name, stored in _list_stored(owned, facade).items()
+                if (stored.by, stored.url) == (principal.key, config.url)
+            ]
+            made = derive_id("push", task.shard, task.id, str(command.message["messageId"]))
+            config = change(config, id=min(same, default=made))
+        await self.set(principal, SetPushConfig(facade, config, command.agent))
 
     def attach(
         self,
