@@ -62,7 +62,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
-    """The approval in a caller's message; it names no call."""
+    """The approval in a caller's message; it names no call. Mastra's own client sends it as text, too."""
     parts = objects_at(message, "parts")
     part = next((one for one in parts if _APPROVED in object_at(one, "data")), None)
     if part is None:
@@ -76,7 +76,7 @@ def read_answers(message: JsonObject) -> list[NativeAnswer]:
             None if said and _REASON in data else said,
             {PART: part},
             text_at(data, _REASON) or None,
-            is_alone=len(parts) == 1,
+            is_alone=all(one is part or _read_json(one.get("text")) == data for one in parts),
             is_certain=False,
         )
     ]
@@ -92,12 +92,20 @@ def _fill_in(reply: DecidedQuestion) -> JsonObject | None:
     return reply.answer.content if reply.answer.allowed else None
 
 
-def _read_schema(text: Json) -> JsonObject | None:
+def _read_schema(value: Json) -> JsonObject | None:
+    schema = _read_json(value) if isinstance(value, str) else value
+    if not isinstance(schema, dict):
+        return None
     try:
-        schema: Json = orjson.loads(text) if isinstance(text, str) else text
-        if isinstance(schema, dict):
-            check_schema(schema)
-            return schema
-    except (orjson.JSONDecodeError, InvalidInput):
-        pass
-    return None
+        check_schema(schema)
+    except InvalidInput:
+        return None
+    return schema
+
+
+def _read_json(text: Json) -> Json:
+    try:
+        found: Json = orjson.loads(text) if isinstance(text, str) else None
+    except orjson.JSONDecodeError:
+        return None
+    return found
