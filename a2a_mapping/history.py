@@ -277,8 +277,10 @@ def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int 
 
 
 def _is_shortened(copy: JsonObject, message: JsonObject) -> bool:
-    """Whether ``copy`` has the id of ``message``, and some of its parts."""
-    if not text_at(copy, "messageId") or copy.get("messageId") != message.get("messageId"):
+    """Whether ``copy`` has the id and role of ``message``, and some of its parts; an agent may answer under its id."""
+    if not text_at(copy, "messageId") or any(
+        copy.get(name) != message.get(name) for name in ("messageId", "role")
+    ):
         return False
     kept, sent = _contents(copy), iter(_contents(message))
     return bool(kept) and all(part in sent for part in kept)

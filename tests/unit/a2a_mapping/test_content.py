@@ -211,7 +211,7 @@ def test_a_shortened_copy_of_an_agent_gives_way_to_the_whole_message() -> None:
     for kept in texts:
         copy: JsonObject = {**say("m"), "parts": kept}
         assert merge_history([copy, reply("a", "yes")], [whole]) == [whole, reply("a", "yes")]
-    for other in (say("m", "two"), {**say("m"), "parts": []}, say("n", "one")):
+    for other in (say("m", "two"), {**say("m"), "parts": []}, say("n", "one"), reply("m", "one")):
         assert merge_history([other], [whole]) == [other, whole]
 
 
