@@ -21,8 +21,8 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
+from passerelle.runtime.records.listed_sessions import read_session_page
 from passerelle.runtime.records.ownership import load_own
-from passerelle.runtime.records.session_pages import read_session_page
 
 if TYPE_CHECKING:
     from passerelle.control.task_reads import TaskReads
