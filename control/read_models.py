@@ -52,7 +52,7 @@ from passerelle.runtime.records.ownership import (
     load_own,
     may_read,
 )
-from passerelle.runtime.records.waiting_turns import load_waiting
+from passerelle.runtime.records.starting_tasks import load_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

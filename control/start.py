@@ -46,12 +46,12 @@ from passerelle.delegation.runs.quota_waits import UncoveredError
 from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.common.carried import TRACE, choose_trace
-from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.message_summary import submit
 from passerelle.runtime.records.places import Place
+from passerelle.runtime.records.starting_tasks import load_assigned
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions, Written
 

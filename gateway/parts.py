@@ -16,7 +16,6 @@ from passerelle.control.evidence import Exporting
 from passerelle.control.evidence_facts import EvidenceReader
 from passerelle.control.handlers import Handlers
 from passerelle.control.interruption import Interrupting
-from passerelle.control.list_states import ListStates
 from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.oversight import Oversight
@@ -153,7 +152,8 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         writes,
         questions,
         PacketReads(store.log, services.contents),
-        ListStates(writes, store.projections, tasks.records),
+        store.projections,
+        tasks.records,
     )
     pausing = AgentPausing(
         writes, deps.pauses, store.queues, store.due.hasten, deps.catalogue.list_names

@@ -29,7 +29,7 @@ from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_pending_attempt
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.queued_attempts import find_card
-from passerelle.runtime.records.assigned_threads import load_assigned
+from passerelle.runtime.records.starting_tasks import load_assigned
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 

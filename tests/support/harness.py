@@ -55,8 +55,8 @@ from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.runtime.common.clock import SystemClock, SystemIds
-from passerelle.runtime.limits.bounds import Bounds
 from passerelle.runtime.limits.costs import Spending
+from passerelle.runtime.limits.limit import Bounds
 from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.records.contents import Contents
