@@ -95,7 +95,7 @@ class Creating:
     projections: Projections
     find_peer: Callable[[str], Peer]
     conditions: Conditions
-    check_room: Callable[[], None] = lambda: None
+    check_room: Callable[[], None]
     """Raises StoreUnavailable if no new task is accepted."""
 
     async def create(

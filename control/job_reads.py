@@ -72,7 +72,7 @@ class JobReads:
     writes: Writes
     projections: Projections
     results: Results
-    spending: Spending | None
+    spending: Spending
 
     async def read(self, principal: Principal, query: GetJob) -> JsonObject:
         """A job, its counts, and what its items wait for. Raises NotFound."""
@@ -93,7 +93,7 @@ class JobReads:
         refused = state.counts.waiting if len(state.running) < state.concurrency else 0
         unpaid += [state.agent_of(item) for item, _ in machine.list_next(state, refused)]
         waits = list_waits(tasks)
-        if unpaid and self.spending is not None:
+        if unpaid:
             shortage = await self.spending.find_shortage(principal, unpaid[0])
             if shortage is not None:
                 until = format_ms(shortage.till_ms)

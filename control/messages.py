@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,10 +64,6 @@ class _Uncovered:
     route: Route
 
 
-async def _interrupt_nobody(_principal: Principal, _opened: OpenedTurn) -> None:
-    """Interrupts nothing."""
-
-
 @frozen
 class Messages:
     """Accepts messages. Each becomes a turn of a new task, or of an existing one."""
@@ -86,12 +81,12 @@ class Messages:
     find_peer: Callable[[str], LimitedPeer]
     ids: Ids
     prerequisites: Prerequisites
-    bounds: MessageBounds = field(default_factory=MessageBounds)
-    interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]] = _interrupt_nobody
+    bounds: MessageBounds
+    interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]]
     """Interrupts the running turns of the context for a turn that waits."""
-    resolve_tools: Callable[[Principal], ToolCatalogResolved | None] = lambda _principal: None
+    resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
     """The tools that rules withhold from a caller."""
-    check_room: Callable[[], None] = lambda: None
+    check_room: Callable[[], None]
     """Raises StoreUnavailable if no new task is accepted."""
 
     async def submit(
@@ -205,7 +200,7 @@ class Messages:
         try:
             return await self._open_at(principal, command, idem, peer, route, known)
         except UncoveredError as error:
-            raise self.planning.refuse_uncovered(principal, error.shortage) from None
+            raise self.planning.spending.refuse(principal, error.shortage) from None
 
     async def _refuse(
         self, principal: Principal, command: SubmitTurn, idem: str | None, route: Route
@@ -253,7 +248,7 @@ class Messages:
                 )
             else:
                 reserved.slot = admitted
-            if self.planning.charges:
+            if self.planning.spending.is_on:
                 plan, reserved.charge = await self.queues.admission.cover(
                     principal, agent, command, plan, may_wait=may_wait
                 )
@@ -320,7 +315,7 @@ class Messages:
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None
     ) -> TurnAccepted:
-        charge = await self.planning.charge(principal, command)
+        charge = await self.planning.spending.charge(principal, command.agent, opens=False)
         with AttemptReservation(charge=charge) as reserved:
             if command.push is not None:
                 await self.push_configs.set_with_message(principal, command, command.push)

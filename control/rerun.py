@@ -94,7 +94,7 @@ class Rerunning:
             raise NotFound("agent", granted)
         require_operation(principal, granted, Method.SEND_MESSAGE)
         self.find_peer(agent)
-        charge = await self.planning.charge_run(principal, agent)
+        charge = await self.planning.spending.charge(principal, agent, opens=True)
 
         def retry(draft: DecisionDraft) -> None:
             check_version(command.version, draft.decision.version(owned.ref))

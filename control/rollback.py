@@ -6,7 +6,6 @@ stored after the boundary and belong before it.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from passerelle.control.turn_histories import BOUNDARY, ThreadMovedError
@@ -52,9 +51,9 @@ class _Plan:
     thread: FoundThread
     boundary: TurnBoundary
     command: RollBack
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...]
     """The tasks after the boundary, by the ids that callers know."""
-    refs: tuple[EntityRef, ...] = field(default=())
+    refs: tuple[EntityRef, ...]
 
     def show(self) -> ThreadRolledBack:
         """The answer to the caller."""

@@ -68,14 +68,14 @@ if TYPE_CHECKING:
 
 @frozen
 class Schedules:
-    """Creates, changes and reads schedules of callers. ``spending`` None: there are no quotas."""
+    """Creates, changes and reads schedules of callers."""
 
     writes: Writes
     log: EventLog
     projections: Projections
     calendar: Calendar
     find_peer: Callable[[str], Peer]
-    spending: Spending | None
+    spending: Spending
 
     async def create(
         self, principal: Principal, command: CreateSchedule, idem: str | None
@@ -184,7 +184,7 @@ class Schedules:
         return {**changed.schedule, "version": changed.version, **more}
 
     async def _find_wait(self, principal: Principal, state: ScheduleState) -> str | None:
-        if self.spending is None or machine.find_startable(state, busy=False) is None:
+        if machine.find_startable(state, busy=False) is None:
             return None
         shortage = await self.spending.find_shortage(principal, state.terms.agent)
         return None if shortage is None else f"{shortage.text}, until {format_ms(shortage.till_ms)}"

@@ -95,9 +95,9 @@ class TaskStart:
     once: Once
     caller: str
     """The id of the principal that starts it."""
-    wanted: tuple[JsonObject, ...] = ()
+    wanted: tuple[JsonObject, ...]
     """The acceptance conditions of the agent's tasks, if the agent was chosen just now."""
-    other: EntityRef | None = None
+    other: EntityRef | None
     """The thread that runs it, if that is not its own."""
 
 
@@ -166,7 +166,7 @@ class Starting:
         try:
             return await self._start_at(principal, owned, turn, peer, command.version, once)
         except UncoveredError as error:
-            raise self.planning.refuse_uncovered(principal, error.shortage) from None
+            raise self.planning.spending.refuse(principal, error.shortage) from None
 
     async def _start_at(
         self,
@@ -226,7 +226,7 @@ class Starting:
             except UncoveredError as error:
                 # Another agent may cost less; without one, the task is refused as at the agent chosen first.
                 if may_wait:
-                    raise self.planning.refuse_uncovered(principal, error.shortage) from None
+                    raise self.planning.spending.refuse(principal, error.shortage) from None
                 uncovered[agent] = route
 
     async def _start(
@@ -255,7 +255,7 @@ class Starting:
         )
         self.queues.admission.refuse_drained(agent)
         with AttemptReservation() as reserved:
-            if self.planning.charges:
+            if self.planning.spending.is_on:
                 plan, reserved.charge = await self.queues.admission.cover(
                     principal, agent, turn, plan, may_wait=target.may_wait
                 )

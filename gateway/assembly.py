@@ -106,10 +106,10 @@ class Gateway:
     spending: Spending
     terms: AgentTerms
     links: StoredLinkFacts
-    signer: Signer | None = None
-    spans: Spans | None = None
-    host: Host | None = None
-    memory: MemoryRoom = field(default_factory=MemoryRoom)
+    signer: Signer | None
+    spans: Spans | None
+    host: Host | None
+    memory: MemoryRoom
     origins: WebOrigins = field(default_factory=WebOrigins)
 
 

@@ -53,7 +53,7 @@ class ServiceCalls:
 
     service: Service
     actions: Actions
-    gate: Gate | None = None
+    gate: Gate | None
 
     async def call(
         self, principal: Principal, method: str, data: JsonObject, idem: str | None

@@ -16,6 +16,7 @@ from passerelle.permission_bridge.devices.devices import Devices
 from passerelle.permission_bridge.devices.pairing import Pairing
 from passerelle.permission_bridge.devices.subscriptions import BrowserSubscriptions
 from passerelle.permission_bridge.devices.web_push import WebPush, is_installed
+from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.runtime.records.row_reads import RowReads
@@ -67,7 +68,7 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
     )
     kinds: dict[str, TargetKind] = {
         PUSH: PushKind(push_configs, following, webhooks.authority),
-        STREAM: StreamWebhookKind(stream_webhooks, store.log, deps.machine),
+        STREAM: StreamWebhookKind(stream_webhooks, store.log, SystemClock()),
         NOTIFIER: _make_notifiers(deps, writes),
     }
     dead_letters = DeadLetters(store.targets, kinds, deps.wake_duties)
@@ -77,7 +78,7 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
 def _make_notifiers(deps: Dependencies, writes: Writes) -> NotifierKind:
     store = deps.store
     named = {one.name: one for one in deps.notifiers}
-    return NotifierKind(named, store.log, store.projections, deps.machine, Home(writes), OWNER)
+    return NotifierKind(named, store.log, store.projections, SystemClock(), Home(writes), OWNER)
 
 
 def make_link_handlers(
@@ -135,5 +136,5 @@ def _make_web_push(deps: Dependencies, webhooks: Webhooks) -> WebPush | None:
     if sender is None or sealer is None or not is_installed():
         return None
     return WebPush(
-        deps.store.push_keys, sealer, sender, webhooks.rules, deps.machine, deps.push_contact
+        deps.store.push_keys, sealer, sender, webhooks.rules, SystemClock(), deps.push_contact
     )

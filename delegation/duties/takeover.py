@@ -77,7 +77,7 @@ class TakeOver:
     keeper: LeaseKeeper
     adopt: Adopt
     log: FilteringBoundLogger
-    wake: Callable[[Shard], None] = lambda _shard: None
+    wake: Callable[[Shard], None]
     try_again_ms: int = _TRY_AGAIN_MS
     lose_link: LoseLink | None = None
     """Called with each device link in the set of a dead instance, and that instance."""

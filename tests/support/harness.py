@@ -37,6 +37,7 @@ from passerelle.core.events import Event, decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.ports.chance import Clock
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import LeaseRequest
 from passerelle.core.ports.log import Entry
@@ -104,6 +105,12 @@ class MovableClock:
 
     def now_ms(self) -> int:
         return SystemClock().now_ms() + self.ahead_ms
+
+
+def make_free(store: Store, clock: Clock) -> Spending:
+    """Neither quotas nor prices."""
+    limiter = Limiter(store.limits, "in_test", clock)
+    return Spending(limiter, clock, {}, {}, lambda _principal, _meter, _fact: None)
 
 
 @dataclass(slots=True)
@@ -178,7 +185,7 @@ class Harness:
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,
                 outputs=self.outputs,
-                spending=self.spending,
+                spending=self.spending or make_free(self.store, self.clock),
                 find_principal=lambda name, _tenant: {"ada": ADA, "bob": BOB}.get(name),
             )
         )
