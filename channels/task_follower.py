@@ -128,7 +128,7 @@ class TaskFollower:
         stack: AsyncExitStack,
         accepted: TurnAccepted,
         owner: str,
-        until: StreamEnd | None = None,
+        until: StreamEnd | None,
     ) -> FollowedStream:
         """The frames of a task from its first one, until it ends, answers with a Message, or ``until`` is over.
 
@@ -151,10 +151,10 @@ class TaskFollower:
         stack: AsyncExitStack,
         owned: Owned,
         facade: str,
-        wish: ResumeRequest | None = None,
-        until: StreamEnd | None = None,
+        wish: ResumeRequest | None,
+        until: StreamEnd | None,
         *,
-        sends: bool = False,
+        sends: bool,
     ) -> FollowedStream:
         """The current Task, then later frames; or, after the cursor of ``wish``, the missed ones first.
 

@@ -140,7 +140,7 @@ def make_channel_edges(
     access: Access,
     tickets: Tickets,
     face: Face,
-    most: int | None = None,
+    most: int | None,
 ) -> ChannelEdges:
     """Builds the edges over a running gateway, with at most ``most`` connections."""
     parts, store = gateway.parts, gateway.store

@@ -352,7 +352,7 @@ class JobRunner:
         return found
 
 
-def describe_input(text: str, role: str, title: str | None = None) -> JsonObject:
+def describe_input(text: str, role: str, title: str | None) -> JsonObject:
     """The message of an item without its id, and with the title of its task."""
     message: JsonObject = {"role": role, "parts": [{"text": text}]}
     return message if title is None else {**message, _TITLE: title}

@@ -219,7 +219,7 @@ def _add_words(active: ActiveRun, task: JsonObject, failure: ErrorDetail) -> Jso
 
 
 async def fail_after_error(
-    active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None = None
+    active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None
 ) -> None:
     """Ends the run with the agent's error; ``before`` adds to the append."""
     failure = explain(outcome, active.run.context, active.run.record).failure

@@ -99,7 +99,7 @@ class QueuedAttempts:
         task_id: str,
         hold: QueueHold,
         behind: tuple[str, ...] | None,
-        paid: tuple[LimitPayload, ...] = (),
+        paid: tuple[LimitPayload, ...],
     ) -> TaskRecord | None:
         """Has a task whose turn has come wait for something else, such as a slot at its agent.
 

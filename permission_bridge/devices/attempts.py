@@ -82,7 +82,7 @@ class DeliveryAttempts:
             return f"{kind}{int(now.removeprefix(kind) or 0) + 1}"
         return (await self._walk(action, kind))[0]
 
-    async def list_pushed(self, action: ActionRecord, owners: Iterable[str] = ()) -> frozenset[str]:
+    async def list_pushed(self, action: ActionRecord, owners: Iterable[str]) -> frozenset[str]:
         """Devices that earlier attempts pushed to; ``owners`` are people who also get bundles."""
         steps = [f"s{step}" for step in range(1, len(action.request.audience))]
         single = (self._read(action, one) for one in (FIRST, AGAIN, REMINDER, *steps))
