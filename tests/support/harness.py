@@ -326,14 +326,14 @@ class Harness:
 
     # ------------------------------------------------------------ stored data
 
-    async def record(self, accepted: TurnAccepted) -> TaskRecord:
+    async def record(self, accepted: TurnAccepted | str) -> TaskRecord:
         """The stored record of a task."""
         ref = task_of(accepted)
         record = (await self.parts.writes.load_one(ref)).record
         assert isinstance(record, TaskRecord)
         return record
 
-    async def until(self, accepted: TurnAccepted, status: Status) -> TaskRecord:
+    async def until(self, accepted: TurnAccepted | str, status: Status) -> TaskRecord:
         """The record, once it has the status."""
 
         async def look() -> TaskRecord | None:
@@ -426,9 +426,10 @@ class Harness:
             await prove_session(self.store.log, self.parts.contents, session_id)
 
 
-def task_of(accepted: TurnAccepted) -> EntityRef:
-    """The task of a turn."""
-    return EntityRef(EntityKind.TASK, accepted.task_id)
+def task_of(accepted: TurnAccepted | str) -> EntityRef:
+    """The task of a turn, or of an id."""
+    name = accepted if isinstance(accepted, str) else accepted.task_id
+    return EntityRef(EntityKind.TASK, name)
 
 
 @asynccontextmanager
