@@ -9,7 +9,7 @@ import base64
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.errors import NotFound, StoreUnavailable
 from passerelle.core.events import Fact
@@ -106,9 +106,7 @@ class Outputs:
 
         def body(decision: Decision) -> AppendOptions:
             decision.add(facts)
-            return AppendOptions(
-                claim=DueClaim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _KEPT_MS)
-            )
+            return AppendOptions(claim=row, idem=IdempotencyRow(key, key, b"", _KEPT_MS))
 
         task = EntityRef(EntityKind.TASK, record.task_id)
         await self.writes.decide(record.session_id, [task], body)

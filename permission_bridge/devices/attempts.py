@@ -57,8 +57,7 @@ class DeliveryAttempts:
         due: tuple[DueChange, ...] = (),
     ) -> None:
         """Writes the facts of an attempt, and ends its due row."""
-        claim = DueClaim(row.member, row.token)
-        await self._append(action, _name_row(row.member), facts, targets, claim, due)
+        await self._append(action, _name_row(row.member), facts, targets, row, due)
 
     async def add(
         self,
