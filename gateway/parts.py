@@ -62,7 +62,7 @@ from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
 from passerelle.gateway.settings.policy import read_tried_policy
 from passerelle.gateway.subagents import SubagentHandlers, make_subagents
 from passerelle.permission_bridge.answers.attention import Attending
-from passerelle.permission_bridge.answers.audit import Auditing, Explaining
+from passerelle.permission_bridge.answers.audit import Auditing
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
 from passerelle.permission_bridge.answers.subjects import Subjects
 from passerelle.permission_bridge.answers.workers import WorkerApprovals
@@ -405,7 +405,6 @@ def _make_permission_handlers(
         question_lists=questions,
         attending=Attending(actions, dispatch, deps.store.mutes, deps.time_decision),
         auditing=Auditing(actions, log),
-        explaining=Explaining(actions, log),
         subjects=Subjects(actions, dispatch.blobs),
         granting=granting,
         judging=tools.judging,

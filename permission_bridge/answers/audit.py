@@ -39,11 +39,15 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 512
 _TRIES: Final = 8
+_BEFORE: Final = 32
+"""How far before a request the facts of its hooks may be stored: they share its append."""
+_MOST_EVENTS: Final = 2_000
+_HOOKS: Final = (HookStarted, HookCompleted, HookFailed)
 
 
 @frozen
 class Auditing:
-    """Reads facts with their proof."""
+    """Reads facts with their proof, and the recorded reasons of a request."""
 
     actions: Actions
     log: EventLog
@@ -105,6 +109,43 @@ class Auditing:
             entries += page
         return entries
 
+    async def explain(self, principal: Principal, query: ExplainAction) -> JsonObject:
+        """The request, its evaluation, and every fact about it in order.
+
+        Raises:
+            NotFound: no such request that the caller may see.
+        """
+        record = find_record(await self.actions.load(query.action_id), query.action_id)
+        if not may_read(record, principal):
+            raise NotFound("action", query.action_id)
+        first, last = record.first_seq - _BEFORE, record.last_seq
+        events = await self._read_range(record.scope.session_id, max(0, first - 1), last)
+        facts: list[Json] = []
+        evaluation: JsonObject | None = None
+        for event in events:
+            payload = event.fact.payload
+            is_about = event.fact.scope.action_id == query.action_id
+            if isinstance(payload, PermissionEvaluated) and (
+                payload.evaluation_id == record.request.evaluation_id
+            ):
+                evaluation, is_about = to_wire(payload), True
+            is_hook = isinstance(payload, _HOOKS) and (
+                event.fact.scope.task_id == record.scope.task_id
+                and event.sequence < record.first_seq
+            )
+            if is_about or is_hook:
+                facts.append(_show_reason(event))
+        return {"action": render_view(record), "evaluation": evaluation, "facts": facts}
+
+    async def _read_range(self, session: str, after: int, last: int) -> list[Event]:
+        stream, found = StreamRef(StreamKind.SESSION, session), list[Event]()
+        while len(found) < _MOST_EVENTS and (page := await self.log.read_page(stream, after)):
+            found += [decode_event(one.data) for one in page if one.sequence <= last]
+            after = page[-1].sequence
+            if after >= last:
+                break
+        return found
+
 
 def _choose(record: ActionRecord) -> Callable[[JsonObject], bool]:
     """Selects the facts of the request, and the evaluation that led to it."""
@@ -132,57 +173,6 @@ def _judge(head: Head, entries: list[Entry]) -> Literal["whole", "trimmed", "bro
     if expected != head.sequence + 1 or chain not in {None, head.chain}:
         return "broken"
     return "whole" if head.first == 1 else "trimmed"
-
-
-_BEFORE: Final = 32
-"""How far before a request the facts of its hooks may be stored: they share its append."""
-_MOST_EVENTS: Final = 2_000
-_HOOKS: Final = (HookStarted, HookCompleted, HookFailed)
-
-
-@frozen
-class Explaining:
-    """Reads the recorded reasons of a request."""
-
-    actions: Actions
-    log: EventLog
-
-    async def explain(self, principal: Principal, query: ExplainAction) -> JsonObject:
-        """The request, its evaluation, and every fact about it in order.
-
-        Raises:
-            NotFound: no such request that the caller may see.
-        """
-        record = find_record(await self.actions.load(query.action_id), query.action_id)
-        if not may_read(record, principal):
-            raise NotFound("action", query.action_id)
-        first, last = record.first_seq - _BEFORE, record.last_seq
-        events = await self._read(record.scope.session_id, max(0, first - 1), last)
-        facts: list[Json] = []
-        evaluation: JsonObject | None = None
-        for event in events:
-            payload = event.fact.payload
-            is_about = event.fact.scope.action_id == query.action_id
-            if isinstance(payload, PermissionEvaluated) and (
-                payload.evaluation_id == record.request.evaluation_id
-            ):
-                evaluation, is_about = to_wire(payload), True
-            is_hook = isinstance(payload, _HOOKS) and (
-                event.fact.scope.task_id == record.scope.task_id
-                and event.sequence < record.first_seq
-            )
-            if is_about or is_hook:
-                facts.append(_show_reason(event))
-        return {"action": render_view(record), "evaluation": evaluation, "facts": facts}
-
-    async def _read(self, session: str, after: int, last: int) -> list[Event]:
-        stream, found = StreamRef(StreamKind.SESSION, session), list[Event]()
-        while len(found) < _MOST_EVENTS and (page := await self.log.read_page(stream, after)):
-            found += [decode_event(one.data) for one in page if one.sequence <= last]
-            after = page[-1].sequence
-            if after >= last:
-                break
-        return found
 
 
 def _show_reason(event: Event) -> JsonObject:
