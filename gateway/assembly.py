@@ -260,8 +260,7 @@ def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[
 def _make_hub(store: Store, outages: Outages) -> Hub:
     jitter = HubSettings(lambda: SystemIds().draw(32) / 2**32)
     withholding = make_withholding(None, store.blobs, SystemIds().draw)
-    packets = PacketReads(store.log, Contents(store.log, store.blobs, withholding))
-    reads = RowReads(store.log, packets)
+    reads = RowReads(PacketReads(Contents(store.log, store.blobs, withholding)))
     return Hub(reads, store.hints, jitter, on_lost=outages.lose)
 
 

@@ -97,7 +97,7 @@ def make_link_handlers(
             snapshots,
             store.acks,
             store.channels,
-            RowReads(store.log, snapshots.packets),
+            RowReads(snapshots.packets),
             recoveries,
             services.deps.clock,
         ),

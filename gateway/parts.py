@@ -151,7 +151,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     snapshots = StreamSnapshots(
         writes,
         questions,
-        PacketReads(store.log, services.contents),
+        PacketReads(services.contents),
         store.projections,
         tasks.records,
     )

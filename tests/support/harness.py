@@ -151,22 +151,10 @@ class Harness:
 
     async def start(self) -> None:
         """Starts a new service over the stored data, as after a restart of the process."""
+        withholding = make_withholding(None, self.store.blobs, SystemIds().draw)
+        reads = RowReads(PacketReads(Contents(self.log, self.store.blobs, withholding)))
         hub = await self.stack.enter_async_context(
-            Hub(
-                RowReads(
-                    self.log,
-                    PacketReads(
-                        self.log,
-                        Contents(
-                            self.log,
-                            self.store.blobs,
-                            make_withholding(None, self.store.blobs, SystemIds().draw),
-                        ),
-                    ),
-                ),
-                self.store.hints,
-                HubSettings(lambda: 0.5),
-            )
+            Hub(reads, self.store.hints, HubSettings(lambda: 0.5))
         )
         self.parts = make_parts(
             Dependencies(
