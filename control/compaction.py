@@ -102,7 +102,7 @@ class Compacting:
         """
         writes, once = self.histories.writes, make_once(principal, command, idem)
         thread = await self.histories.find(principal, command.thread_id)
-        first = await once.find(self.histories.log, thread.ref.shard)
+        first = await once.find(self.histories.writes.log, thread.ref.shard)
         if first is not None:
             return change(from_bytes(ThreadCompacted, first), repeated=True)
         summary = await self._read_summary(principal, command)
@@ -178,7 +178,7 @@ class Compacting:
 
     async def _list_open(self, thread: ThreadRecord, boundary: TurnBoundary) -> tuple[str, ...]:
         """Tasks and requests of turns up to the boundary that are still open."""
-        named = await self.histories.log.read_open(thread.session_id)
+        named = await self.histories.writes.log.read_open(thread.session_id)
         parsed = (parse_facade(name) for name in named if name.startswith("task_"))
         names = [one[0] for one in parsed if one is not None]
         tasks = await self.histories.writes.read_all(TaskRecord, names)

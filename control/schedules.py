@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision, Held
     from passerelle.core.peer import Peer
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.schedule.machine import Calendar, ScheduleCommand, ScheduleState
@@ -71,7 +70,6 @@ class Schedules:
     """Creates, changes and reads schedules of callers."""
 
     writes: Writes
-    log: EventLog
     projections: Projections
     calendar: Calendar
     find_peer: Callable[[str], Peer]
@@ -216,7 +214,7 @@ class Schedules:
         await self._find(principal, query.schedule_id)
         stream = StreamRef(StreamKind.SESSION, query.schedule_id)
         after, steps = query.after, list[ScheduleStep]()
-        while page := await self.log.read_page(stream, after):
+        while page := await self.writes.log.read_page(stream, after):
             for entry in page:
                 after = entry.sequence
                 if entry.type != SessionUpdated.type:

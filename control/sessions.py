@@ -101,7 +101,7 @@ class Sessions:
             if len(found) == query.page_size:
                 return {"sessions": found, "nextPageToken": write_token(last) if last else ""}
             last = row
-            newest = await self.records.log.read_session_tasks(session_id)
+            newest = await self.records.writes.log.read_session_tasks(session_id)
             # A session is listed at the row of its newest task; the row of its own id counts only while it has no task.
             if row[1] != (newest[0][0] if newest else session_id):
                 continue

@@ -52,7 +52,7 @@ class Notifying:
 def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
     """Builds the streams of task events, and the webhooks of each kind."""
     deps, store, writes = services.deps, services.store, services.writes
-    following = TaskFollower(writes, store.log, deps.hub, services.contents, services.arrivals)
+    following = TaskFollower(writes, deps.hub, services.contents, services.arrivals)
     push_configs = PushConfigs(
         writes, services.ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
@@ -60,7 +60,6 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
         writes,
         store.targets,
         store.channels,
-        store.log,
         Home(writes),
         StreamGrants(writes, services.arrivals, store.projections),
         webhooks.sealer,
@@ -90,7 +89,7 @@ def make_link_handlers(
 ) -> LinkHandlers:
     """Builds the handlers for links, devices and webhooks; ``served`` grants and reads streams of events."""
     store, writes, (grants, snapshots) = services.store, services.writes, served
-    recoveries = Recoveries(writes, store.log, store.projections)
+    recoveries = Recoveries(writes, store.projections)
     return LinkHandlers(
         streams=DeviceStreams(
             grants,

@@ -307,16 +307,14 @@ def _make_task_parts(
 def _make_records(services: CoreServices) -> TaskLists:
     deps, store = services.deps, services.store
     lag = Lag(store.projections, deps.clock)
-    return TaskLists(services.writes, store.log, store.projections, deps.catalogue.list_names, lag)
+    return TaskLists(services.writes, store.projections, deps.catalogue.list_names, lag)
 
 
 def _make_models(services: CoreServices) -> Models:
     store = services.store
     receivers = Receivers(store.targets, store.acks)
     clock, contents = services.deps.clock, services.contents
-    return Models(
-        services.writes, store.log, services.ownership, clock, receivers, contents, store.queues
-    )
+    return Models(services.writes, services.ownership, clock, receivers, contents, store.queues)
 
 
 def _make_task_handlers(
@@ -336,10 +334,10 @@ def _make_task_handlers(
     )
     ownership, contents, turns = services.ownership, services.contents, task_parts.turns
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
-    histories = TurnHistories(writes, store.log)
+    histories = TurnHistories(writes)
     return TaskHandlers(
         reads=TaskReads(ownership, contents, notifying.following, store.runtime_id, models),
-        listing=Listing(writes, store.log, store.projections, contents),
+        listing=Listing(writes, store.projections, contents),
         records=records,
         models=models,
         outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, deps.outputs),

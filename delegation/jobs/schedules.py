@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.schedule import ScheduleChange, ScheduledRun
     from passerelle.core.ports.due import DropRow, DueRow
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.core.schedule.machine import Calendar, ScheduleState
     from passerelle.runtime.records.writes import Writes
@@ -79,7 +78,6 @@ class ScheduleRunner:
     """Judges ticks and begins runs. ``submit`` and ``cancel`` are the functions for any caller's commands."""
 
     writes: Writes
-    log: EventLog
     calendar: Calendar
     find_principal: Callable[[str, str], Principal | None]
     submit: Callable[[Principal, SubmitTurn, str], Awaitable[TurnAccepted]]
@@ -216,7 +214,7 @@ class ScheduleRunner:
     async def _find_stored(self, session: str, run: ScheduledRun, key: str) -> str | None:
         """The task of the turn that an instance stored for a run before it died."""
         stream, after = StreamRef(StreamKind.SESSION, session), run.since or 0
-        while page := await self.log.read_page(stream, after):
+        while page := await self.writes.log.read_page(stream, after):
             for entry in page:
                 if entry.type != EventType.TURN_SUBMITTED:
                     continue
