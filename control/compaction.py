@@ -45,7 +45,6 @@ from passerelle.runtime.records.writes import AppendOptions
 if TYPE_CHECKING:
     from passerelle.control.turn_histories import FoundThread, TurnHistories
     from passerelle.core.decision import Decision
-    from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
     from passerelle.core.session.requests import CompactThread, SummaryArtifact
     from passerelle.core.session.turn_history import TurnBoundary, TurnHistory
@@ -85,7 +84,6 @@ class Compacting:
     histories: TurnHistories
     ownership: Ownership
     contents: Contents
-    blobs: Blobs
 
     async def compact(
         self, principal: Principal, command: CompactThread, idem: str | None
@@ -190,7 +188,7 @@ class Compacting:
 
     async def _store(self, thread: FoundThread, plan: Compact, summary: _Summary) -> None:
         try:
-            await self.blobs.put(thread.ref.shard, summary.content)
+            await self.contents.blobs.put(thread.ref.shard, summary.content)
         except StoreUnavailable as error:
             await self._record_failure(thread.record, plan, error)
             raise

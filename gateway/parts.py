@@ -160,7 +160,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     )
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = make_link_handlers(services, webhooks, notifying, models, (grants, snapshots))
-    answers = Answers(writes, services.contents, dispatch, queues)
+    answers = Answers(dispatch, queues)
     router = tasks.starting.routing.router
     messages = _make_messages(
         services, notifying.push_configs, task_parts, answers, tools, router, turn_queues
@@ -282,7 +282,7 @@ def _make_task_parts(
     services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
 ) -> _TaskParts:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
-    finishing = Finishing(writes, services.ownership, dispatch)
+    finishing = Finishing(services.ownership, dispatch)
     turns = Turns(
         writes,
         services.store.blobs,
@@ -340,7 +340,7 @@ def _make_task_handlers(
         listing=Listing(writes, store.projections, contents),
         records=records,
         models=models,
-        outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, deps.outputs),
+        outputs=Outputs(ownership, contents, store.copies, deps.outputs),
         creating=Creating(
             turns,
             ownership,
@@ -368,14 +368,14 @@ def _make_task_handlers(
         ),
         finishing=task_parts.finishing,
         cancelling=task_parts.cancelling,
-        rerunning=Rerunning(turns.writes, ownership, task_parts.planning, dispatch, deps.find_peer),
+        rerunning=Rerunning(ownership, task_parts.planning, dispatch, deps.find_peer),
         linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
         interrupting=Interrupting(
             records, task_parts.cancelling, dispatch, task_parts.governing, queues.pull
         ),
         rolling_back=RollingBack(histories),
-        compacting=Compacting(histories, ownership, contents, store.blobs),
+        compacting=Compacting(histories, ownership, contents),
         thread_contexts=ThreadContexts(models, histories, store.blobs),
         exporting=Exporting(
             changes,
@@ -396,13 +396,13 @@ def _make_permission_handlers(
     tools: ToolInventories,
 ) -> PermissionHandlers:
     deps, dispatch, actions = services.deps, services.dispatch, services.actions
-    granting, log = dispatch.consulting.granting, services.store.log
-    dry_run = PolicyDryRun(records, log, deps.list_callers, read_tried_policy)
+    granting = dispatch.consulting.granting
+    dry_run = PolicyDryRun(records, services.store.log, deps.list_callers, read_tried_policy)
     return PermissionHandlers(
         question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
         attending=Attending(actions, dispatch, deps.store.mutes, deps.time_decision),
-        auditing=Auditing(actions, log),
+        auditing=Auditing(actions),
         subjects=Subjects(actions, dispatch.blobs),
         granting=granting,
         judging=tools.judging,

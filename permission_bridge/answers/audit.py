@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.approval.requests import GetAudit
     from passerelle.core.policy.requests import ExplainAction
-    from passerelle.core.ports.log import Entry, EventLog, Head
+    from passerelle.core.ports.log import Entry, Head
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
@@ -50,7 +50,6 @@ class Auditing:
     """Reads facts with their proof, and the recorded reasons of a request."""
 
     actions: Actions
-    log: EventLog
 
     async def read(self, principal: Principal, query: GetAudit) -> JsonObject:
         """The facts that the query selects.
@@ -77,11 +76,11 @@ class Auditing:
         """The newest selected facts, read again until the head did not move, so that facts and proof match."""
         stream = StreamRef(StreamKind.SESSION, session)
         for tries in range(_TRIES):
-            head = await self.log.read_head(stream)
+            head = await self.actions.writes.log.read_head(stream)
             if head is None:
                 return None
             entries = await self._read_entries(stream)
-            if await self.log.read_head(stream) == head or tries == _TRIES - 1:
+            if await self.actions.writes.log.read_head(stream) == head or tries == _TRIES - 1:
                 wanted = [
                     entry
                     for entry in entries
@@ -103,7 +102,7 @@ class Auditing:
 
     async def _read_entries(self, stream: StreamRef) -> list[Entry]:
         entries: list[Entry] = []
-        while page := await self.log.read_page(
+        while page := await self.actions.writes.log.read_page(
             stream, entries[-1].sequence if entries else 0, _PAGE
         ):
             entries += page
@@ -139,7 +138,9 @@ class Auditing:
 
     async def _read_range(self, session: str, after: int, last: int) -> list[Event]:
         stream, found = StreamRef(StreamKind.SESSION, session), list[Event]()
-        while len(found) < _MOST_EVENTS and (page := await self.log.read_page(stream, after)):
+        while len(found) < _MOST_EVENTS and (
+            page := await self.actions.writes.log.read_page(stream, after)
+        ):
             found += [decode_event(one.data) for one in page if one.sequence <= last]
             after = page[-1].sequence
             if after >= last:
