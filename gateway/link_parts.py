@@ -123,7 +123,6 @@ def _make_devices(services: CoreServices, webhooks: Webhooks) -> Devices:
         arrivals=services.arrivals,
         channels=store.channels,
         projections=store.projections,
-        log=store.log,
         clock=deps.clock,
         web_push=_make_web_push(deps, webhooks),
         tokens=ActionTokens(webhooks.sealer, deps.clock, deps.ids, deps.buttons),

@@ -223,11 +223,11 @@ def _make_messages(
     turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
-    blobs, inputs = services.store.blobs, task_parts.inputs
+    inputs = task_parts.inputs
     return Messages(
         turns=task_parts.turns,
         templated_turns=TemplatedTurns(task_parts.turns),
-        follow_ups=FollowUps(writes, blobs, services.actions, services.ownership, dispatch, inputs),
+        follow_ups=FollowUps(writes, services.actions, services.ownership, dispatch, inputs),
         references=services.references,
         prerequisites=Prerequisites(services.references.ownership),
         push_configs=push_configs,
@@ -379,7 +379,7 @@ def _make_task_handlers(
         thread_contexts=ThreadContexts(models, histories, store.blobs),
         exporting=Exporting(
             changes,
-            EvidenceReader(writes, ownership, services.lists),
+            EvidenceReader(ownership, services.lists),
             store.blobs,
             deps.evidence_signer,
         ),
