@@ -130,7 +130,7 @@ class PushKind:
 
     configs: PushConfigs
     following: TaskFollower
-    authority: Authority | None = None
+    authority: Authority | None
 
     async def open(self, name: str) -> Opened | None:
         """Opens the config as it is stored now."""

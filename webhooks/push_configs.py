@@ -141,7 +141,7 @@ class PushConfigs:
     ownership: Ownership
     sealer: Sealer | None
     rules: WebhookRules
-    deliver_final: bool = False
+    deliver_final: bool
 
     @property
     def is_on(self) -> bool:

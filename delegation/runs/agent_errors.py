@@ -232,7 +232,7 @@ def _lacks_words(shown: JsonObject) -> bool:
 
 
 async def fail_after_error(
-    active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None = None
+    active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None
 ) -> None:
     """Ends the run with the agent's error; ``before`` adds to the append."""
     failure = explain(outcome, active.run.context, active.run.record).failure

@@ -56,7 +56,7 @@ class EventStream:
     binding: CallBinding
     agent: str
     retry_ms: int
-    keep_alive_s: float = KEEP_ALIVE_S
+    keep_alive_s: float
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     form: FrameForm = PLAIN
     add_headers: Callable[[], None] | None = None

@@ -48,7 +48,7 @@ class Reaching:
     channels: Channels
     subscriptions: BrowserSubscriptions
     targets: RedisTargets
-    notifiers: tuple[Notifier, ...] = ()
+    notifiers: tuple[Notifier, ...]
 
     async def find(self, principal: Principal, *, paired: bool = False) -> DeviceReach:
         """The ways to reach a principal; with ``paired`` only paired devices, which excludes webhooks.

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from passerelle.core.batch import Appended, DueChange, DueClaim, Incarnation
+from passerelle.core.batch import Appended, DueChange, Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.due import DueRow
@@ -185,7 +185,7 @@ async def test_settling_a_row_creates_no_session(store: Store, instances: Instan
     await write_due(store, SHARD, "ring:x")
     (row,) = (await store.due.claim(SHARD, 1, 60_000)).rows
     again = (DueChange("ring:y", 5),)
-    result = await factless_writes.write(SHARD, claim=DueClaim(row.member, row.token), due=again)
+    result = await factless_writes.write(SHARD, claim=row, due=again)
     assert isinstance(result, Appended)
     assert ask(instances.url, "KEYS", "*:s:*") == []
 
