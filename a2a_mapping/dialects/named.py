@@ -11,7 +11,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.wire.json import JsonObject
 
 ID_MEMBERS: Final = frozenset({
-    "action_id", "digest", "expires_at", "id", "interruptId", "option_id"
+    "action_id", "callId", "digest", "expires_at", "id", "interruptId", "option_id"
 })  # fmt: skip
 """The members of questions that hold what ``find_named`` returns."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import SAFE_INTEGER, escape_text
+from passerelle.a2a_mapping.frames import ROLE_AGENT
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES
 from passerelle.core.approval.prompt import PeerAnswer, PeerPrompt
@@ -15,6 +17,8 @@ from passerelle.core.frozen import frozen
 from passerelle.core.wire.canonical import digest
 from passerelle.core.wire.json import Json, JsonObject
 
+LAST_SAID: Final = "said"
+"""The member with the agent's last message, in an update that was made a Task: it has no history."""
 _NAMESPACE: Final = hashlib.sha1(b"urn:passerelle:decision", usedforsecurity=False).digest()[:16]
 
 
@@ -30,6 +34,8 @@ class AgentPause:
     at: str = ""
     """The time of the status by the agent's clock; empty if it sent none."""
     artifacts: tuple[JsonObject, ...] = ()
+    said: JsonObject = field(default_factory=dict)
+    """The agent's last message: that of the status, or the one before a status without a message."""
 
     @property
     def message_id(self) -> str | None:
@@ -68,7 +74,17 @@ def read_pause(peer: str, task: JsonObject) -> AgentPause | None:
         message=object_at(status, "message"),
         at=text_at(status, "timestamp"),
         artifacts=tuple(objects_at(task, "artifacts")),
+        said=object_at(task, LAST_SAID) or find_last_said(task),
     )
+
+
+def find_last_said(task: JsonObject) -> JsonObject:
+    """The agent's last message of a Task, in its status or history; empty if there is none."""
+    said = object_at(object_at(task, "status"), "message")
+    if said:
+        return said
+    known = reversed(objects_at(task, "history"))
+    return next((one for one in known if text_at(one, "role") == ROLE_AGENT), {})
 
 
 def identify_occurrence(pause: AgentPause, native_id: str | None) -> str:

@@ -1,8 +1,8 @@
 """Waiting tasks without their question: some agents show a question once, and later only the waiting state.
 
 Such a status is no new question. It repeats the earlier one, unless the agent has begun to wait since. Agents of
-LangGraph leave the question out of every later answer. The Python SDKs move it from the status into the history with
-the next message that they receive.
+LangGraph leave the question out of every later answer, and those of gemini-cli out of a Task without a history. The
+Python SDKs move it from the status into the history with the next message that they receive.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from passerelle.a2a_mapping.dialects import langgraph, plain_text
+from passerelle.a2a_mapping.dialects import gemini_cli, langgraph, plain_text
 from passerelle.a2a_mapping.dialects.pause import read_pause
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.frames import ROLE_AGENT
@@ -19,7 +19,7 @@ from passerelle.core.payloads.approval import RemotePause
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import parse_ms
 
-_SHOW_ONCE: Final = frozenset({langgraph.NAME})
+_SHOW_ONCE: Final = frozenset({gemini_cli.NAME, langgraph.NAME})
 
 
 def recall(task: JsonObject, asked: Iterable[RemotePause]) -> frozenset[str]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.enums import read_role, read_state
 from passerelle.a2a_mapping.members import object_at
-from passerelle.a2a_mapping.states import INPUT_REQUIRED, TERMINAL_STATES
+from passerelle.a2a_mapping.states import INPUT_REQUIRED, TERMINAL_STATES, WORKING
 from passerelle.a2a_mapping.v0_3.forms import (
     Form,
     drop_empty,
@@ -110,6 +110,8 @@ _MESSAGE_NAMES: Final = {
 _ARTIFACT_NAMES: Final = {"artifact_id": "artifactId"}
 _IDS: Final = {"context_id": "contextId", "task_id": "taskId"}
 _EVENT_NAMES: Final = {**_IDS, "last_chunk": "lastChunk"}
+_CODER: Final = "coderAgent"
+"""The metadata of gemini-cli in its updates."""
 _ENDS: Final = TERMINAL_STATES | {INPUT_REQUIRED}
 """States that end a turn in 0.3: its streams close there, with ``final`` on the last event."""
 
@@ -194,11 +196,18 @@ def write_task(task: JsonObject, form: Form) -> JsonObject:
 
 
 def read_status_event(event: JsonObject, form: Form) -> JsonObject:
-    """A 1.0 TaskStatusUpdateEvent; ``final`` is redundant with the state."""
+    """A 1.0 TaskStatusUpdateEvent; ``final`` is redundant with the state, except in updates of gemini-cli.
+
+    Its agent keeps INPUT_REQUIRED while it works on the answer, and before the request is complete.
+    """
     read = rename(event, _EVENT_NAMES)
-    read.pop("final", None)
+    is_final = read.pop("final", None)
     if "status" in read:
         read["status"] = map_object(read["status"], partial(read_status, form=form))
+    status = object_at(read, "status")
+    is_coder = _CODER in object_at(read, "metadata")
+    if is_coder and is_final is False and status.get("state") == INPUT_REQUIRED:
+        read["status"] = {**status, "state": WORKING}
     return read
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.content import find_artifact, find_warning, fold, read_chunk
+from passerelle.a2a_mapping.dialects.pause import LAST_SAID, find_last_said
 from passerelle.a2a_mapping.difference import is_same_status, list_differences
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import (
@@ -226,8 +227,9 @@ def _observe_frame(
                 "id": text_at(event, "taskId"),
                 "contextId": text_at(event, "contextId"),
                 "status": event["status"],
-                # Some peers put what they wait for into an artifact.
+                # Some peers put what they wait for into an artifact, or into the message before.
                 "artifacts": (context.content or {}).get("artifacts", []),
+                LAST_SAID: find_last_said(context.content or {}),
             }
             update = _cover(draft, relabel(event, "TaskStatusUpdateEvent", ids))
             _take(draft, {"statusUpdate": update}, native, event, reply.native_status)

@@ -37,6 +37,19 @@ def play(vector: JsonObject) -> TurnScript:
 
     async def ask(turn: Turn) -> None:
         task = await turn.open()
+        for message in cast("list[JsonObject]", recorded.get("history", [])):
+            if message["role"] == "ROLE_AGENT":
+                said: JsonObject = {"state": "TASK_STATE_WORKING", "message": deepcopy(message)}
+                task.remember(deepcopy(message))
+                task.tell(
+                    {
+                        "statusUpdate": {
+                            "taskId": task.id,
+                            "contextId": task.context_id,
+                            "status": said,
+                        }
+                    }
+                )
         for artifact in cast("list[JsonObject]", recorded.get("artifacts", [])):
             parts = cast("list[object]", artifact["parts"])
             task.artifact(
@@ -93,11 +106,12 @@ async def test_decision_reaches_the_agent_in_its_own_form(
 
 
 @pytest.mark.requirement("EVC-10", "VAL-4")
+@pytest.mark.parametrize("dialect", ["langgraph", "gemini_cli"])
 async def test_request_shown_once_stays_open_when_the_task_is_polled(
-    harness: Harness,
+    harness: Harness, dialect: str
 ) -> None:
-    """LangGraph agents show an interrupt in the stream, and omit it from GetTask."""
-    vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
+    """LangGraph agents show an interrupt in the stream, and omit it from GetTask, as gemini-cli does its history."""
+    vector = next(one for one in VECTORS if one["dialect"] == dialect)
 
     async def ask_once(turn: Turn) -> None:
         await play(vector)(turn)
@@ -106,7 +120,7 @@ async def test_request_shown_once_stays_open_when_the_task_is_polled(
             "state": "TASK_STATE_INPUT_REQUIRED",
             "timestamp": "2026-01-01T00:00:08.990Z",
         }
-        task.record = {**task.record, "status": earlier, "artifacts": []}
+        task.record = {**task.record, "status": earlier, "artifacts": [], "history": []}
 
     harness.peer.next(ask_once)
     accepted = await harness.send("go", wait="stream")
