@@ -65,6 +65,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.RemoteError: ExitStatus.REMOTE,
     errors.StoreUnavailable: ExitStatus.REMOTE,
     errors.ArchiveDamaged: ExitStatus.REMOTE,
+    errors.RecordDamaged: ExitStatus.REMOTE,
     errors.EngineFailed: ExitStatus.REMOTE,
     errors.PeerUnavailable: ExitStatus.REMOTE,
     errors.PeerRefused: ExitStatus.REMOTE,
