@@ -78,6 +78,8 @@ class StreamGrant:
 
     stream: StreamRef
     view: View
+    reader: str | None = None
+    """The key of a reader that does not own the stream; the owner's devices are told apart from its devices by it."""
 
 
 class StreamAccess(Protocol):

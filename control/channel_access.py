@@ -93,13 +93,12 @@ class StreamGrants:
                 require_scope(principal, self._follow)
                 session = await self._find_session(principal, name)
                 await self._check_session(principal, session)
+                reader = _name_reader(principal, session.owner)
                 if name.word != "session":
-                    return StreamGrant(
-                        StreamRef(StreamKind(name.word), session.session_id), PacketView()
-                    )
-                return StreamGrant(
-                    _session(session.session_id), FullView() if full else PlainView()
-                )
+                    packets = StreamRef(StreamKind(name.word), session.session_id)
+                    return StreamGrant(packets, PacketView(), reader)
+                view = FullView() if full else PlainView()
+                return StreamGrant(_session(session.session_id), view, reader)
             case "messages":
                 require_scope(principal, self._follow)
                 return await self._grant_messages(principal, name)
@@ -107,7 +106,8 @@ class StreamGrants:
                 require_scope(principal, self._follow)
                 record = await self._find_task(principal, name.id or "")
                 require_operation(principal, record.kind, Method.SUBSCRIBE_TO_TASK)
-                return StreamGrant(_session(record.session_id), TaskView(record.task_id))
+                reader = _name_reader(principal, record.owner)
+                return StreamGrant(_session(record.session_id), TaskView(record.task_id), reader)
             case "inbox":
                 if name.id not in {None, principal.key, principal.id}:
                     raise NotFound("stream", f"inbox:{name.id}")
@@ -115,8 +115,8 @@ class StreamGrants:
                 require_inbox(principal)
                 # The stream may begin with a request that this caller was just notified of.
                 await self.arrivals.wait(principal.key)
-                view = FullView() if principal.paired else UnpairedView()
-                return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), view)
+                seen = FullView() if principal.paired else UnpairedView()
+                return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), seen)
             case "tasks" if name.id == EVERY_OWNER:
                 return await self._grant_tenant(principal, f"{name.word}:{name.id}")
             case "tasks" | "jobs":
@@ -136,7 +136,8 @@ class StreamGrants:
                 session = await self._find_session(principal, found)
                 await self._check_session(principal, session)
                 stream = StreamRef(StreamKind.MESSAGES, session.session_id)
-                return StreamGrant(stream, MessageView(thread_id))
+                reader = _name_reader(principal, session.owner)
+                return StreamGrant(stream, MessageView(thread_id), reader)
         raise NotFound("thread", thread_id)
 
     async def _grant_tenant(self, principal: Principal, name: str) -> StreamGrant:
@@ -147,7 +148,7 @@ class StreamGrants:
         tenant = name_tenant_lists(principal.tenant)
         await self.projections.watch_tenant(tenant, self.writes.clock.now_ms())
         ref = StreamRef(StreamKind.TENANT_TASKS, tenant)
-        return StreamGrant(ref, TaskRowView(principal.agents))
+        return StreamGrant(ref, TaskRowView(principal.agents), principal.key)
 
     async def _find_session(self, principal: Principal, name: StreamName) -> SessionRecord:
         session_id = name.id or ""
@@ -202,6 +203,10 @@ class StreamGrants:
     @property
     def _follow(self) -> tuple[AccessScope, ...]:
         return _FOLLOW if self.oversight is None else (*_FOLLOW, AccessScope.OVERSEE_TASKS)
+
+
+def _name_reader(principal: Principal, owner: str) -> str | None:
+    return None if principal.key == owner else principal.key
 
 
 @frozen
