@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.channels.services import EVERY_OWNER, StreamGrant, StreamName
+from passerelle.channels.services import (
+    EVERY_OWNER,
+    FOLLOW,
+    FOLLOW_INBOX,
+    StreamGrant,
+    StreamName,
+)
 from passerelle.channels.views import (
     FullView,
     JobRowView,
@@ -61,8 +67,6 @@ _LOOKED_BACK: Final = 256
 _NOTICES: Final = 32
 _PACKETS_LOOKED_BACK: Final = 1_024
 """Events of a session searched for the packets of a snapshot."""
-_FOLLOW: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
-_DECIDE: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 
 
 @frozen
@@ -111,7 +115,7 @@ class StreamGrants:
             case "inbox":
                 if name.id not in {None, principal.key, principal.id}:
                     raise NotFound("stream", f"inbox:{name.id}")
-                require_scope(principal, _DECIDE)
+                require_scope(principal, FOLLOW_INBOX)
                 require_inbox(principal)
                 # The stream may begin with a request that this caller was just notified of.
                 await self.arrivals.wait(principal.key)
@@ -120,7 +124,7 @@ class StreamGrants:
             case "tasks" if name.id == EVERY_OWNER:
                 return await self._grant_tenant(principal, f"{name.word}:{name.id}")
             case "tasks" | "jobs":
-                require_scope(principal, _FOLLOW)
+                require_scope(principal, FOLLOW)
                 await self.projections.open_rows(principal.key, self.writes.clock.now_ms())
                 rows = TaskRowView(principal.agents) if name.word == "tasks" else JobRowView()
                 return StreamGrant(StreamRef(StreamKind(name.word), principal.key), rows)
@@ -202,7 +206,7 @@ class StreamGrants:
 
     @property
     def _follow(self) -> tuple[AccessScope, ...]:
-        return _FOLLOW if self.oversight is None else (*_FOLLOW, AccessScope.OVERSEE_TASKS)
+        return FOLLOW if self.oversight is None else (*FOLLOW, AccessScope.OVERSEE_TASKS)
 
 
 def _name_reader(principal: Principal, owner: str) -> str | None:
@@ -295,7 +299,7 @@ class StreamSnapshots:
         self, principal: Principal, limit: int
     ) -> tuple[tuple[JsonObject, ...], bool]:
         """Open requests from their own records, and whether there are more; empty without the right to read them."""
-        may_read = any(scope in principal.scopes for scope in _DECIDE)
+        may_read = any(scope in principal.scopes for scope in FOLLOW_INBOX)
         if not (may_read and principal.has_inbox):
             return (), False
         found = await self._list_pending(principal, limit + 1)
