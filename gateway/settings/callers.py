@@ -351,13 +351,13 @@ def _read_network(given: object) -> IPv4Network | IPv6Network:
         raise ValueError("should be an IP address or network, such as 10.0.0.0/8") from None
 
 
-Network: TypeAlias = Annotated[IPv4Network | IPv6Network, BeforeValidator(_read_network)]
+ProxyNetwork: TypeAlias = Annotated[IPv4Network | IPv6Network, BeforeValidator(_read_network)]
 
 
 class ProxySettings(Section):
     """A proxy in front of the gateway that terminates TLS and verifies client certificates."""
 
-    addresses: tuple[Network, ...] = Field(
+    addresses: tuple[ProxyNetwork, ...] = Field(
         min_length=1,
         description="Addresses of the proxy. On other connections the header is ignored.",
     )
