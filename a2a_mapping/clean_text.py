@@ -1,9 +1,9 @@
 """Cleans texts of agents that may contain internal names: error messages and their details.
 
-Known ids are replaced. Of the rest, ordinary tokens are shown: words, small numbers, and known tokens. Anything else
-could be an id, a path or an address, so an ellipsis stands in its place: the words around it still say what is wrong. A
-list of id formats would never be complete, so this module lists what is certainly not an id. It cannot detect an
-unknown id that is spelled like a word.
+Known ids are replaced. Of the rest, ordinary tokens are shown: words, small numbers, media types, and known tokens.
+Anything else could be an id, a path or an address, so an ellipsis stands in its place: the words around it still say
+what is wrong. A list of id formats would never be complete, so this module lists what is certainly not an id. It cannot
+detect an unknown id that is spelled like a word.
 """
 
 from __future__ import annotations
@@ -24,10 +24,20 @@ _ORDINARY: Final = re.compile(
     | [a-z]{2,12}-[a-z]{2,12}                # read-only
     | [A-Z]?[a-z]{2,16} (?: [A-Z][a-z]{1,16} ){1,4}   # messageId, TaskNotFoundError
     | [0-9]{1,5}
+    | [0-9]{1,5} (?: % | ms | [smhd] | [kKMG]i?B )   # 20s, 10MB
     | -3[0-9]{4}                             # a JSON-RPC code
+    | A2A
     """,
     re.VERBOSE,
 )
+_MEDIA_TYPE: Final = re.compile(
+    r"""
+    (?: \* | application | audio | font | image | message | model | multipart | text | video )
+    / (?: \* | [a-z]{1,16} [0-9]{0,2} (?: [.+-] [a-z]{1,16} [0-9]{0,2} ){0,5} )
+    """,
+    re.VERBOSE,
+)
+"""Callers read which ones an agent takes. A path of two words of which the first is such a type passes too."""
 _PATH: Final = re.compile(r"[.]")
 _NUMBERS: Final = 2
 """Numbers in one token: ``1..100``, ``2.5``; more of them are an address."""
@@ -60,12 +70,13 @@ def clean_text(text: str, ids: Relabel, own: Collection[str] = ()) -> CleanText:
 
 
 def is_ordinary(token: str, allowed: Collection[str]) -> bool:
-    """Whether ``token`` reveals nothing: a word, a small number, a field path, or an allowed token."""
-    if token in allowed or token.strip(_EDGES) in allowed:
+    """Whether ``token`` reveals nothing: a word, a small number, a field path, a media type, or an allowed token."""
+    bare = token.strip(_EDGES)
+    if token in allowed or bare in allowed or _MEDIA_TYPE.fullmatch(bare):
         return True
     if token.startswith("-3") and _ORDINARY.fullmatch(token.rstrip(_EDGES)):
         return True
-    pieces = [piece for piece in _PATH.split(token.strip(_EDGES)) if piece]
+    pieces = [piece for piece in _PATH.split(bare) if piece]
     if sum(piece.isdigit() for piece in pieces) > _NUMBERS:
         return False
     return all(piece in allowed or _ORDINARY.fullmatch(piece) for piece in pieces)

@@ -13,9 +13,9 @@ from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.frames import STATUS_NOTE
 from passerelle.a2a_mapping.history import (
     add_to_history,
+    continues,
     list_history,
     put_history,
-    same_message,
 )
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.frozen import frozen
@@ -164,10 +164,10 @@ def _merge_metadata(holder: JsonObject, addition: JsonObject) -> JsonObject:
 
 
 def _move_status_message(task: JsonObject, following: JsonObject | None) -> list[JsonObject]:
-    """The history after the status message has moved into it; a repeated one stays in the status."""
+    """The history after the status message has moved into it; one that is repeated, or goes on, stays in the status."""
     history = list_history(task)
     message = object_at(object_at(task, "status"), "message")
-    if not message or (following and same_message(following, message)):
+    if not message or (following and continues(following, message)):
         return history
     remarks = [part for part in objects_at(message, "parts") if is_remark(part)]
     if remarks:

@@ -7,7 +7,6 @@ field in the same place whichever binding it speaks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Final
 
 from passerelle.a2a_mapping.errors import ROWS, ErrorKind, choose_code, classify
@@ -35,7 +34,7 @@ class ErrorAnswer:
 
     http_status: int
     body: JsonObject
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    headers: Mapping[str, str]
 
 
 def render_rpc_error(error: PasserelleError, rpc_id: str | int | None) -> ErrorAnswer:

@@ -2,7 +2,8 @@
 
 Agents differ: some keep every message, some drop follow-ups to a waiting task, some keep nothing. An accepted message
 is part of the conversation either way, so missing ones are inserted before the next one that the agent has. Two
-messages are the same if id and content are: an id alone is not unique.
+messages are the same if id and content are: an id alone is not unique. An agent that keeps only some parts of a message
+has a shortened copy: the whole message takes its place.
 
 Every accepted message names its task and context, as an agent completes it, and the tasks that its caller refers to:
 the agent gets those under its own ids, or not at all.
@@ -146,7 +147,8 @@ def merge_history(native: Sequence[JsonObject], accepted: Sequence[JsonObject]) 
         if found is None:
             waiting.append(message)
             continue
-        merged += [*native[position:found], *waiting, _refer(native[found], message)]
+        shown = native[found] if same_message(native[found], message) else message
+        merged += [*native[position:found], *waiting, _refer(shown, message)]
         position, waiting = found + 1, []
     return [*merged, *native[position:], *waiting]
 
@@ -267,10 +269,38 @@ def _refer(native: JsonObject, message: JsonObject) -> JsonObject:
 
 
 def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int | None:
-    for place in range(start, len(native)):
-        if same_message(native[place], message):
-            return place
+    for is_copy in (same_message, _is_shortened):
+        for place in range(start, len(native)):
+            if is_copy(native[place], message):
+                return place
     return None
+
+
+def _is_shortened(copy: JsonObject, message: JsonObject) -> bool:
+    """Whether ``copy`` has the id and role of ``message``, and some of its parts; an agent may answer under its id."""
+    if not text_at(copy, "messageId") or any(
+        copy.get(name) != message.get(name) for name in ("messageId", "role")
+    ):
+        return False
+    kept, sent = _contents(copy), iter(_contents(message))
+    return bool(kept) and all(part in sent for part in kept)
+
+
+def continues(message: JsonObject, earlier: JsonObject) -> bool:
+    """Whether ``message`` is ``earlier``, or the same one written further: its id, its role, and text that goes on."""
+    if same_message(message, earlier):
+        return True
+    written, begun = objects_at(message, "parts"), objects_at(earlier, "parts")
+    return (
+        text_at(message, "messageId") == text_at(earlier, "messageId") != ""
+        and text_at(message, "role") == text_at(earlier, "role")
+        and all("text" in part for part in begun)
+        and _join(written).startswith(_join(begun))
+    )
+
+
+def _join(parts: Sequence[JsonObject]) -> str:
+    return "".join(text_at(part, "text") for part in parts)
 
 
 def _weigh(message: JsonObject) -> int:

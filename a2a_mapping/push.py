@@ -92,7 +92,7 @@ def read_page(params: JsonObject) -> ConfigPage:
     )
 
 
-def check_id(config_id: str, path: str = "id") -> None:
+def check_id(config_id: str, path: str) -> None:
     """Raises InvalidInput for a config id that is not allowed in a key."""
     if len(config_id) > ID_LIMIT or not config_id.isprintable():
         raise InvalidInput(path, f"must have 1 to {ID_LIMIT} printable characters")

@@ -72,8 +72,8 @@ class FollowerDependencies:
     spawn: Callable[[Coroutine[None, None, None]], object]
     on_lost: Callable[[StreamRef, GapReason], None]
     counts: ChannelCounts
-    retry_s: float = 1.0
-    hint_s: float = 0.1
+    retry_s: float
+    hint_s: float
     """How long after an event was stored its hint may arrive."""
 
 

@@ -83,7 +83,7 @@ class AnswersBroken:
     """The agent's answer is invalid; ``too_long``: a repeat would be too long again."""
 
     reason: str
-    too_long: bool = False
+    too_long: bool
 
 
 @frozen

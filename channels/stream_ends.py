@@ -111,7 +111,7 @@ class StreamEnd:
     ``awaits_approval``: the stream stays open while the task waits only for an approval.
     """
 
-    awaits_approval: bool = False
+    awaits_approval: bool
     is_over: bool = False
     _is_streamed: bool = False
     """Whether a stream of the agent is read, according to the entries."""

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.errors import PasserelleError
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.core.ports.log import Entry
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.runtime.records.writes import Writes
@@ -118,7 +118,6 @@ class TaskFollower:
     """Opens followers."""
 
     writes: Writes
-    log: EventLog
     hub: Hub
     contents: Contents
     arrivals: InboxArrivals
@@ -128,7 +127,7 @@ class TaskFollower:
         stack: AsyncExitStack,
         accepted: TurnAccepted,
         owner: str,
-        until: StreamEnd | None = None,
+        until: StreamEnd | None,
     ) -> FollowedStream:
         """The frames of a task from its first one, until it ends, answers with a Message, or ``until`` is over.
 
@@ -151,10 +150,10 @@ class TaskFollower:
         stack: AsyncExitStack,
         owned: Owned,
         facade: str,
-        wish: ResumeRequest | None = None,
-        until: StreamEnd | None = None,
+        wish: ResumeRequest | None,
+        until: StreamEnd | None,
         *,
-        sends: bool = False,
+        sends: bool,
     ) -> FollowedStream:
         """The current Task, then later frames; or, after the cursor of ``wish``, the missed ones first.
 
@@ -263,7 +262,7 @@ class TaskFollower:
         frames = self._cut(position, facade, record, first=first, shown=True, ended=ended)
         if not wish.snapshot:
             return frames
-        head = await self.log.read_head(stream)
+        head = await self.writes.log.read_head(stream)
         if head is None or head.first > record.first:
             return None
         return await self._precede(record, cursor, frames)
@@ -288,7 +287,7 @@ class TaskFollower:
 
     async def _start(self, stream: StreamRef, after: int) -> Cursor:
         """The cursor at a sequence that is known to be stored; its chain comes from the next entry."""
-        head, entries = await self.log.read_resume(stream, after, 1)
+        head, entries = await self.writes.log.read_resume(stream, after, 1)
         if head is None:
             raise StoreUnavailable("the stream is gone", "no")
         if not entries:

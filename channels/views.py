@@ -64,7 +64,7 @@ class MessageView:
 class TaskRowView:
     """Rows of tasks at these agents; None: at all agents."""
 
-    agents: frozenset[str] | None = None
+    agents: frozenset[str] | None
 
 
 @frozen

@@ -25,13 +25,14 @@ import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 JsonObject: TypeAlias = "dict[str, Json]"
+T = TypeVar("T")
 
 FORM: Final = "passerelle-evidence/1"
 LARGEST: Final = 512 * 1024 * 1024
@@ -44,6 +45,22 @@ SHOWN: Final = 600
 
 class Damaged(Exception):
     """The bundle violates its format; the message names the place."""
+
+
+# --- Elliptic curves ---
+
+
+def _add_multiples(
+    add: Callable[[T, T], T], zero: T, first: tuple[int, T], second: tuple[int, T]
+) -> T:
+    """Returns the sum of two multiples of points, a factor and a point each (Shamir's trick)."""
+    (one, left), (other, right) = first, second
+    summands = (zero, left, right, add(left, right))
+    total = zero
+    for place in range(max(one, other).bit_length() - 1, -1, -1):
+        total = add(total, total)
+        total = add(total, summands[(one >> place & 1) + 2 * (other >> place & 1)])
+    return total
 
 
 # --- Ed25519 (RFC 8032, section 5.1) ---
@@ -100,19 +117,7 @@ def verify_ed25519(public: bytes, message: bytes, signature: bytes) -> bool:
     factor = int.from_bytes(hashed, "little") % _L
     x, y, z, t = point
     negative = (-x % _Q, y, z, -t % _Q)
-    both = _add_edwards(_BASE, negative)
-    total = _ZERO
-    for place in range(252, -1, -1):
-        total = _add_edwards(total, total)
-        match scalar >> place & 1, factor >> place & 1:
-            case 1, 1:
-                total = _add_edwards(total, both)
-            case 1, _:
-                total = _add_edwards(total, _BASE)
-            case _, 1:
-                total = _add_edwards(total, negative)
-            case _:
-                pass
+    total = _add_multiples(_add_edwards, _ZERO, (scalar, _BASE), (factor, negative))
     inverse = pow(total[2], -1, _Q)
     x, y = total[0] * inverse % _Q, total[1] * inverse % _Q
     return (y | (x & 1) << 255).to_bytes(32, "little") == signature[:32]
@@ -168,20 +173,7 @@ def verify_p256(public: bytes, message: bytes, signature: bytes) -> bool:
     hashed = int.from_bytes(hashlib.sha256(message).digest(), "big")
     inverse = pow(s, -1, _N)
     u1, u2 = hashed * inverse % _N, r * inverse % _N
-    base, key = (*_G, 1), (x, y, 1)
-    both = _add(base, key)
-    total: _Point = (1, 1, 0)
-    for place in range(255, -1, -1):
-        total = _double(total)
-        match u1 >> place & 1, u2 >> place & 1:
-            case 1, 1:
-                total = _add(total, both)
-            case 1, _:
-                total = _add(total, base)
-            case _, 1:
-                total = _add(total, key)
-            case _:
-                pass
+    total = _add_multiples(_add, (1, 1, 0), (u1, (*_G, 1)), (u2, (x, y, 1)))
     if total[2] == 0:
         return False
     return total[0] * pow(total[2], -2, _P) % _P % _N == r

@@ -51,13 +51,13 @@ class ExportRequest:
 class ExportFlags:
     """The flags of the scope; times have the form of ``passerelle verify --since``."""
 
-    everything: bool = False
-    owner: str | None = None
-    tenant: str = "default"
-    session: str | None = None
-    task: str | None = None
-    since: str | None = None
-    until: str | None = None
+    everything: bool
+    owner: str | None
+    tenant: str
+    session: str | None
+    task: str | None
+    since: str | None
+    until: str | None
 
     def read(self) -> ExportRequest:
         """Returns the request.

@@ -44,7 +44,7 @@ class ArchivedSessions:
             raise NotFound("ref", query.ref)
         stream = StreamRef(StreamKind.SESSION, ref.session_id)
         limit = min(query.limit, max(ref.sequence - query.after, 0))
-        page = await self.models.log.read_page(stream, query.after, limit)
+        page = await self.models.writes.log.read_page(stream, query.after, limit)
         events = [one for one in page if one.sequence <= ref.sequence]
         last = events[-1].sequence if events else ref.sequence
         hidden = await find_hidden(

@@ -36,11 +36,14 @@ from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.index_changes import JOBS
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import AccessScope, name_tenant_lists
+from passerelle.core.read_models.jobs import show_job
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import ListRecords
 from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.answers.question_lists import require_inbox
@@ -50,7 +53,6 @@ from passerelle.store.coalescer import Coalescer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.control.list_states import ListStates
     from passerelle.control.oversight import Oversight
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
@@ -59,9 +61,11 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.answers.question_lists import QuestionLists
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.runtime.records.packet_reads import PacketReads
+    from passerelle.runtime.records.task_lists import TaskLists
     from passerelle.runtime.records.writes import Writes
 
-_LISTED_TASKS: Final = 100
+_LISTED: Final = 100
+"""Highest number of tasks, jobs, requests and packets in a snapshot."""
 _LOOKED_BACK: Final = 256
 """Events of an inbox searched for notices."""
 _NOTICES: Final = 32
@@ -220,7 +224,8 @@ class StreamSnapshots:
     writes: Writes
     questions: QuestionLists
     packets: PacketReads
-    lists: ListStates
+    projections: Projections
+    tasks: TaskLists
 
     async def read_snapshot(
         self, principal: Principal, name: StreamName, grant: StreamGrant
@@ -228,7 +233,7 @@ class StreamSnapshots:
         """The state of a stream; the caller has read its cursor before."""
         match name.word:
             case "inbox":
-                pending = await self._list_pending(principal, _LISTED_TASKS)
+                pending = await self._list_pending(principal, _LISTED)
                 views: list[Json] = list(pending)
                 return {"pending": views, "notices": await self._read_notices(grant.stream)}
             case "task":
@@ -241,9 +246,9 @@ class StreamSnapshots:
             case "messages":
                 return await self._read_packets(grant, "messages")
             case "tasks":
-                return await self.lists.read_tasks(principal, every=name.id == EVERY_OWNER)
+                return await self._list_tasks(principal, every=name.id == EVERY_OWNER)
             case "jobs":
-                return await self.lists.read_jobs(principal)
+                return await self._list_jobs(principal)
             case _:
                 assert_never(name.word)
 
@@ -271,7 +276,7 @@ class StreamSnapshots:
                 break
             found += [orjson.loads(entry.data) for entry in page if shows(grant.view, entry)]
             after = page[-1].sequence
-        shown = found[-_LISTED_TASKS:]
+        shown = found[-_LISTED:]
         return {word: shown, "more": start > 0 or len(shown) < len(found)}
 
     async def _read_task(self, task_id: str) -> JsonObject:
@@ -283,7 +288,7 @@ class StreamSnapshots:
         log = self.writes.log
         listed = await log.read_session_tasks(session_id)
         # Tasks that were not yet shown to callers are in no list, but are open.
-        names = [facade for facade, _ in listed[:_LISTED_TASKS]] + await log.read_open(session_id)
+        names = [facade for facade, _ in listed[:_LISTED]] + await log.read_open(session_id)
         parsed = (parse_facade(name) for name in names)
         tasks: list[Json] = [
             await self._read_task(task_id)
@@ -292,8 +297,21 @@ class StreamSnapshots:
         return {
             "session": to_wire(record) if record is not None else {},
             "tasks": tasks,
-            "tasksMore": len(listed) > _LISTED_TASKS,
+            "tasksMore": len(listed) > _LISTED,
         }
+
+    async def _list_tasks(self, principal: Principal, *, every: bool) -> JsonObject:
+        """The tasks whose status changed last; ``every``: of all owners that the principal oversees."""
+        asked = ListRecords(page_size=_LISTED, owners="all" if every else "mine")
+        page = await self.tasks.list_tasks(principal, asked)
+        return {"rows": page["tasks"], "more": bool(page["nextPageToken"])}
+
+    async def _list_jobs(self, principal: Principal) -> JsonObject:
+        page = await self.projections.read_index(principal.key, JOBS, None, _LISTED + 1)
+        records = await self.writes.read_all(SessionRecord, (name for name, _ in page[:_LISTED]))
+        jobs = map(show_job, records.values())
+        rows: list[Json] = [to_wire(job) for job in jobs if job is not None]
+        return {"rows": rows, "more": len(page) > _LISTED}
 
     async def read_pending(
         self, principal: Principal, limit: int

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
-    from passerelle.runtime.records.writes import Writes
 
 _SOURCE = "owner"
 
@@ -48,7 +47,6 @@ _SOURCE = "owner"
 class Finishing:
     """Ends tasks on behalf of their owners."""
 
-    writes: Writes
     ownership: Ownership
     dispatch: Dispatch
 
@@ -106,7 +104,7 @@ class Finishing:
     ) -> TaskChanged:
         owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
         once = make_once(principal, command, idem)
-        if await once.find(self.writes.log, owned.ref.shard) is not None:
+        if await once.find(self.dispatch.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
         run = owned.record.run
         if isinstance(command, FailTask) and run is not None:
@@ -115,7 +113,7 @@ class Finishing:
         is_at_work = owned.record.withheld is None
         if is_at_work and run is not None and run.remote_task_id is not None:
             self.dispatch.detach(self.dispatch.stop_peer(run.worker.peer, run.remote_task_id))
-        return render_change(await self.writes.load_one(owned.ref))
+        return render_change(await self.dispatch.writes.load_one(owned.ref))
 
     async def _write(
         self,

@@ -45,7 +45,6 @@ from passerelle.runtime.records.writes import AppendOptions
 if TYPE_CHECKING:
     from passerelle.control.turn_histories import FoundThread, TurnHistories
     from passerelle.core.decision import Decision
-    from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
     from passerelle.core.session.requests import CompactThread, SummaryArtifact
     from passerelle.core.session.turn_history import TurnBoundary, TurnHistory
@@ -85,7 +84,6 @@ class Compacting:
     histories: TurnHistories
     ownership: Ownership
     contents: Contents
-    blobs: Blobs
 
     async def compact(
         self, principal: Principal, command: CompactThread, idem: str | None
@@ -102,7 +100,7 @@ class Compacting:
         """
         writes, once = self.histories.writes, make_once(principal, command, idem)
         thread = await self.histories.find(principal, command.thread_id)
-        first = await once.find(self.histories.log, thread.ref.shard)
+        first = await once.find(self.histories.writes.log, thread.ref.shard)
         if first is not None:
             return change(from_bytes(ThreadCompacted, first), repeated=True)
         summary = await self._read_summary(principal, command)
@@ -178,7 +176,7 @@ class Compacting:
 
     async def _list_open(self, thread: ThreadRecord, boundary: TurnBoundary) -> tuple[str, ...]:
         """Tasks and requests of turns up to the boundary that are still open."""
-        named = await self.histories.log.read_open(thread.session_id)
+        named = await self.histories.writes.log.read_open(thread.session_id)
         parsed = (parse_facade(name) for name in named if name.startswith("task_"))
         names = [one[0] for one in parsed if one is not None]
         tasks = await self.histories.writes.read_all(TaskRecord, names)
@@ -190,7 +188,7 @@ class Compacting:
 
     async def _store(self, thread: FoundThread, plan: Compact, summary: _Summary) -> None:
         try:
-            await self.blobs.put(thread.ref.shard, summary.content)
+            await self.contents.blobs.put(thread.ref.shard, summary.content)
         except StoreUnavailable as error:
             await self._record_failure(thread.record, plan, error)
             raise

@@ -95,7 +95,7 @@ class Creating:
     projections: Projections
     find_peer: Callable[[str], Peer]
     conditions: Conditions
-    check_room: Callable[[], None] = lambda: None
+    check_room: Callable[[], None]
     """Raises StoreUnavailable if no new task is accepted."""
 
     async def create(
@@ -360,5 +360,4 @@ class Preparing:
         if not isinstance(record, TaskRecord) or record.status is not Status.PREPARING:
             await drop(shard, row)
             return
-        claim = DueClaim(row.member, row.token)
-        await self.put_back(task, record.session_id, "the preparing instance is gone", claim)
+        await self.put_back(task, record.session_id, "the preparing instance is gone", row)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.control.task_changes import make_attempt_rows
 from passerelle.control.task_graph import check_width
-from passerelle.core.batch import DueClaim, EntityKind, EntityRef
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import GraphLimit, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.facts import EdgeKind
 from passerelle.core.frozen import frozen
@@ -217,7 +217,7 @@ class Linking:
                 )
                 if isinstance(now, TaskRecord):
                     decision.add(decide_edge(now, satisfied))
-            return AppendOptions(claim=DueClaim(row.member, row.token))
+            return AppendOptions(claim=row)
 
         await self.changes.writes.decide(record.session_id, [ref], body)
 

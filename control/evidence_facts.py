@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry, Head
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
     from passerelle.runtime.records.ownership import Ownership
-    from passerelle.runtime.records.writes import Writes
 
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Limit of fact bytes read for one bundle."""
@@ -60,7 +59,6 @@ class FoundScope:
 class EvidenceReader:
     """Reads the content of bundles."""
 
-    writes: Writes
     ownership: Ownership
     lists: DeviceLists
 
@@ -90,13 +88,13 @@ class EvidenceReader:
 
     async def find_session(self, principal: Principal, session: str) -> SessionRecord:
         """A session of the caller. Raises NotFound."""
-        return await find_own(self.writes, SessionRecord, principal, session)
+        return await find_own(self.ownership.writes, SessionRecord, principal, session)
 
     async def _find_thread(self, principal: Principal, thread: str) -> str:
-        return (await find_own(self.writes, ThreadRecord, principal, thread)).session_id
+        return (await find_own(self.ownership.writes, ThreadRecord, principal, thread)).session_id
 
     async def _read_head(self, session: str) -> Head:
-        head = await self.writes.log.read_head(open_stream(session))
+        head = await self.ownership.writes.log.read_head(open_stream(session))
         if head is None:
             raise NotFound("session", session)
         return head
@@ -120,7 +118,7 @@ class EvidenceReader:
         found: list[Entry] = []
         after, size = place.first - 1, 0
         while after < place.last:
-            page = await self.writes.log.read_page(
+            page = await self.ownership.writes.log.read_page(
                 open_stream(place.scope.session_id), after, min(PAGE, place.last - after)
             )
             if not page:
@@ -137,7 +135,7 @@ class EvidenceReader:
     ) -> frozenset[str]:
         """Tasks among the facts that now belong to another principal, or that the caller may not read."""
         tasks = (fact.event.fact.scope.task_id for fact in facts)
-        hidden = await find_hidden(self.writes, principal, tasks)
+        hidden = await find_hidden(self.ownership.writes, principal, tasks)
         return hidden - {place.scope.subject}
 
     async def find_devices(

@@ -87,7 +87,7 @@ class Interrupting:
         thread = await self._find_thread(principal, command.thread_id)
         stream = StreamRef(StreamKind.SESSION, thread.session_id)
         # The head is read first: later events are after the token in the answer.
-        head = await self.records.log.read_head(stream)
+        head = await self.records.writes.log.read_head(stream)
         found = await self._list_open(principal, thread.session_id, thread.thread_id)
         if thread.waiting_turns:
             self.pull(f"thread:{thread.thread_id}")
@@ -99,7 +99,7 @@ class Interrupting:
         )
         if cursor is None or head is None:
             return resumed
-        held = await read_verified(self.records.log, stream, cursor)
+        held = await read_verified(self.records.writes.log, stream, cursor)
         if isinstance(held, CursorBroken):
             return change(resumed, resumed="gap", gap=held.why.value)
         return change(resumed, resumed="exact", missed=max(0, head.sequence - cursor.sequence))
@@ -127,7 +127,7 @@ class Interrupting:
         await records.find_session(principal, session_id)
         refs = [
             EntityRef(EntityKind.TASK, one)
-            for one in await records.log.read_open(session_id)
+            for one in await records.writes.log.read_open(session_id)
             if one.startswith("task_") and parse_facade(one) is not None
         ]
         held = await records.writes.load(refs)

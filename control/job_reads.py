@@ -21,8 +21,8 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
+from passerelle.runtime.records.listed_sessions import read_session_page
 from passerelle.runtime.records.ownership import load_own
-from passerelle.runtime.records.session_pages import read_session_page
 
 if TYPE_CHECKING:
     from passerelle.control.task_reads import TaskReads
@@ -72,7 +72,7 @@ class JobReads:
     writes: Writes
     projections: Projections
     results: Results
-    spending: Spending | None
+    spending: Spending
 
     async def read(self, principal: Principal, query: GetJob) -> JsonObject:
         """A job, its counts, and what its items wait for. Raises NotFound."""
@@ -93,7 +93,7 @@ class JobReads:
         refused = state.counts.waiting if len(state.running) < state.concurrency else 0
         unpaid += [state.agent_of(item) for item, _ in machine.list_next(state, refused)]
         waits = list_waits(tasks)
-        if unpaid and self.spending is not None:
+        if unpaid:
             shortage = await self.spending.find_shortage(principal, unpaid[0])
             if shortage is not None:
                 until = format_ms(shortage.till_ms)

@@ -27,7 +27,6 @@ from passerelle.core.frozen import frozen
 from passerelle.core.job import machine
 from passerelle.core.job.requests import MOST_INPUT_BYTES, CancelJob, JobChanged, RetryJob
 from passerelle.core.payloads.job import JobCreated
-from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.delegation.jobs.jobs import describe_input
@@ -36,8 +35,7 @@ from passerelle.runtime.common.calls import require_operation, require_sending
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.places import choose_shard, describe_session
-from passerelle.runtime.records.session_pages import index_session
+from passerelle.runtime.records.listed_sessions import create_session
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -83,32 +81,24 @@ class Jobs:
             IdempotencyConflict: the key was used for another request.
         """
         self._check(principal, command)
-        writes, once = self.writes, make_once(principal, command, idem)
-        shard = choose_shard(principal, writes.ids, idem)
-        stored = await once.find(writes.log, shard)
-        if stored is not None:
-            return await self._repeat(stored)
-        above = command.parent_task_id
-        parent = None if above is None else await find_parent(self.ownership, principal, above)
-        if command.distinct:
-            command = _drop_duplicates(command)
-        ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        opened = describe_session(principal, command.title, command.labels)
-        inputs = await self._store_inputs(shard, command)
-        created = _describe(ref.id, principal, command, parent.record.task_id if parent else None)
 
-        def body(decision: Decision) -> AppendOptions:
-            decision.add(sessions.decide(None, sessions.BeginSession(ref.id, opened)))
-            decision.add([Fact(Scope(ref.id), created, {machine.INPUT: inputs})])
-            row = DueChange(name_row(ref.id), decision.now_ms)
-            return AppendOptions(idem=once.remember(ref.id), due=(row,))
+        async def prepare(ref: EntityRef) -> Callable[[Decision], DueChange]:
+            above = command.parent_task_id
+            parent = None if above is None else await find_parent(self.ownership, principal, above)
+            job = _drop_duplicates(command) if command.distinct else command
+            inputs = await self._store_inputs(ref.shard, job)
+            created = _describe(ref.id, principal, job, parent.record.task_id if parent else None)
 
-        written = await writes.change(ref.id, [ref], body)
-        if written.repeated is not None and written.repeated != ref.id.encode():
-            return await self._repeat(written.repeated)
-        await index_session(self.projections, written.held[ref])
-        writes.wake_duties(shard)
-        return render(await self._register_at_parent(written.held[ref]))
+            def add(decision: Decision) -> DueChange:
+                decision.add([Fact(Scope(ref.id), created, {machine.INPUT: inputs})])
+                return DueChange(name_row(ref.id), decision.now_ms)
+
+            return add
+
+        held, repeated = await create_session(
+            self.writes, self.projections, principal, command, idem, prepare
+        )
+        return render(await self._register_at_parent(held), repeated=repeated)
 
     async def _store_inputs(self, shard: Shard, command: SubmitJob) -> Ref:
         """Stores the messages of the items."""
@@ -133,12 +123,6 @@ class Jobs:
             raise InvalidInput("titles", "takes one for each input")
         if sum(len(text.encode()) for text in command.inputs) > MOST_INPUT_BYTES:
             raise InvalidInput("inputs", f"takes at most {MOST_INPUT_BYTES} bytes together")
-
-    async def _repeat(self, stored: bytes) -> JobChanged:
-        ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return render(
-            await self._register_at_parent(await self.writes.load_one(ref)), repeated=True
-        )
 
     async def _register_at_parent(self, held: Held) -> Held:
         """Registers the job at its parent task; the job's due row does so as well, so a failure loses nothing."""

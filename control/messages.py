@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,15 +57,31 @@ if TYPE_CHECKING:
 
 
 @value
+class Submission:
+    """A message as its caller submits it; ``idem`` is the caller's idempotency key."""
+
+    principal: Principal
+    command: SubmitTurn
+    idem: str | None = None
+
+    def request(self, plan: Delegation, known: Held | None = None) -> TurnRequest:
+        """The request that opens its turn; ``known``: the thread of the context, if it was read."""
+        return TurnRequest(
+            self.principal,
+            self.command,
+            plan,
+            self.idem,
+            known,
+            partial(read_options, self.command.params or {}),
+        )
+
+
+@value
 class _Uncovered:
     """A chosen agent whose run is covered by no quota."""
 
     peer: LimitedPeer
     route: Route
-
-
-async def _interrupt_nobody(_principal: Principal, _opened: OpenedTurn) -> None:
-    """Interrupts nothing."""
 
 
 @frozen
@@ -86,12 +101,12 @@ class Messages:
     find_peer: Callable[[str], LimitedPeer]
     ids: Ids
     prerequisites: Prerequisites
-    bounds: MessageBounds = field(default_factory=MessageBounds)
-    interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]] = _interrupt_nobody
+    bounds: MessageBounds
+    interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]]
     """Interrupts the running turns of the context for a turn that waits."""
-    resolve_tools: Callable[[Principal], ToolCatalogResolved | None] = lambda _principal: None
+    resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
     """The tools that rules withhold from a caller."""
-    check_room: Callable[[], None] = lambda: None
+    check_room: Callable[[], None]
     """Raises StoreUnavailable if no new task is accepted."""
 
     async def submit(
@@ -108,7 +123,7 @@ class Messages:
             if command.after:
                 raise InvalidInput("after", "a message to a task goes to it at once")
             return await self._follow_up(principal, command, idem), None
-        opened, begun = await self._open_turn(principal, command, idem, peer)
+        opened, begun = await self._open_turn(Submission(principal, command, idem), peer)
         return opened.accept(), begun
 
     async def open(
@@ -120,7 +135,7 @@ class Messages:
             NotFound, InvalidInput, Draining: nothing is stored.
         """
         peer = self._admit(principal, command)
-        opened, begun = await self._open_turn(principal, command, None, peer)
+        opened, begun = await self._open_turn(Submission(principal, command), peer)
         driver = None if begun is None else begun[0]
         return OpenTurn(opened, self.answers, principal, driver), begun
 
@@ -156,15 +171,12 @@ class Messages:
         return await self.references.find(principal, agent, command.message)
 
     async def _open_turn(
-        self,
-        principal: Principal,
-        command: SubmitTurn,
-        idem: str | None,
-        peer: LimitedPeer | None,
+        self, submission: Submission, peer: LimitedPeer | None
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and creates its driver."""
         if peer is not None:
-            return await self._open_or_wait(principal, command, idem, peer)
+            return await self._open_or_wait(submission, peer)
+        principal, command = submission.principal, submission.command
         profile, uncovered = read_wanted(command.message, command.params), dict[str, _Uncovered]()
         known = (
             await find_thread(self.turns.writes, principal, command) if profile.continuity else None
@@ -174,25 +186,19 @@ class Messages:
             if route.agent is None:
                 first = next(iter(uncovered.values()), None)
                 if first is None:
-                    return await self._refuse(principal, command, idem, route), None
+                    return await self._refuse(submission, route), None
                 # No other agent is left: the message waits for the one that was chosen first.
-                return await self._open_or_wait(
-                    principal, command, idem, first.peer, first.route, known
-                )
+                return await self._open_or_wait(submission, first.peer, first.route, known)
             chosen = self.find_peer(route.agent)
             try:
-                return await self._open_at(
-                    principal, command, idem, chosen, route, known, may_wait=False
-                )
+                return await self._open_at(submission, chosen, route, known, may_wait=False)
             except UncoveredError:
                 # Nothing is stored, and another agent may cost less.
                 uncovered[route.agent] = _Uncovered(chosen, route)
 
     async def _open_or_wait(
         self,
-        principal: Principal,
-        command: SubmitTurn,
-        idem: str | None,
+        submission: Submission,
         peer: LimitedPeer,
         route: Route | None = None,
         known: Held | None = None,
@@ -203,26 +209,22 @@ class Messages:
             Limited: it does not wait.
         """
         try:
-            return await self._open_at(principal, command, idem, peer, route, known)
+            return await self._open_at(submission, peer, route, known)
         except UncoveredError as error:
-            raise self.planning.refuse_uncovered(principal, error.shortage) from None
+            refused = self.planning.spending.refuse(submission.principal, error.shortage)
+            raise refused from None
 
-    async def _refuse(
-        self, principal: Principal, command: SubmitTurn, idem: str | None, route: Route
-    ) -> OpenedTurn:
+    async def _refuse(self, submission: Submission, route: Route) -> OpenedTurn:
         """Stores a turn that no agent gets, with the reason."""
         self.check_room()
-        plan = self.planning.refuse(route)
-        return await self.turns.open(TurnRequest(principal, command, plan, idem))
+        return await self.turns.open(submission.request(self.planning.refuse(route)))
 
     async def _open_at(
         self,
-        principal: Principal,
-        command: SubmitTurn,
-        idem: str | None,
+        submission: Submission,
         peer: LimitedPeer,
-        route: Route | None = None,
-        known: Held | None = None,
+        route: Route | None,
+        known: Held | None,
         *,
         may_wait: bool = True,
     ) -> tuple[OpenedTurn, Begun | None]:
@@ -233,16 +235,10 @@ class Messages:
         Raises:
             UncoveredError: no quota of its caller covers it, and it does not wait for one.
         """
+        principal, command = submission.principal, submission.command
         agent = command.agent if route is None else peer.name
-        referred = await self._refer(principal, agent, command)
-        self.check_room()
-        plan = await self.planning.plan(command, peer, route)
-        if (catalog := self.resolve_tools(principal)) is not None:
-            plan = change(plan, catalog=catalog)
-        plan = _add_references(plan, referred, agent)
-        if command.after or "metadata" in command.message:
-            plan = await self.prerequisites.plan(principal, command, agent, plan)
-        taken = await self._refuse_drained(agent, TurnRequest(principal, command, plan, idem))
+        plan, referred = await self._plan(submission, agent, peer, route)
+        taken = await self._refuse_drained(agent, submission.request(plan))
         if taken is not None:
             return taken, None
         with AttemptReservation() as reserved:
@@ -253,12 +249,11 @@ class Messages:
                 )
             else:
                 reserved.slot = admitted
-            if self.planning.charges:
+            if self.planning.spending.is_on:
                 plan, reserved.charge = await self.queues.admission.cover(
                     principal, agent, command, plan, may_wait=may_wait
                 )
-            options = partial(read_options, command.params or {})
-            request = TurnRequest(principal, command, plan, idem, known, options)
+            request = submission.request(plan, known)
             opened = None if plan.hold else await self.templated_turns.open(request)
             if opened is None:
                 opened = await self.turns.open(request)
@@ -275,6 +270,21 @@ class Messages:
         slot = reserved.slot
         begun = self.dispatch.begin(opened, peer, command.message, params, referred, slot)
         return opened, begun
+
+    async def _plan(
+        self, submission: Submission, agent: str, peer: LimitedPeer, route: Route | None
+    ) -> tuple[Delegation, ResolvedReferences]:
+        """The plan of a turn at one agent, and the tasks that its message references."""
+        principal, command = submission.principal, submission.command
+        referred = await self._refer(principal, agent, command)
+        self.check_room()
+        plan = await self.planning.plan(command, peer, route)
+        if (catalog := self.resolve_tools(principal)) is not None:
+            plan = change(plan, catalog=catalog)
+        plan = _add_references(plan, referred, agent)
+        if command.after or "metadata" in command.message:
+            plan = await self.prerequisites.plan(principal, command, agent, plan)
+        return plan, referred
 
     async def _refuse_drained(self, agent: str, request: TurnRequest) -> OpenedTurn | None:
         """The turn that the request's key led to before its agent was drained; None: the agent takes new work.
@@ -305,9 +315,8 @@ class Messages:
         record = await self._enter(opened)
         for one in record.relationships if record else ():
             if one.holds:
-                await self.dispatch.refresh(
-                    one.target
-                )  # notifies its driver that a task waits for it
+                # Its driver learns that a task waits for it.
+                await self.dispatch.refresh(one.target)
         if opened.position is not None and _is_urgent(command, opened):
             try:
                 await self.interrupt(principal, opened)
@@ -320,7 +329,7 @@ class Messages:
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None
     ) -> TurnAccepted:
-        charge = await self.planning.charge(principal, command)
+        charge = await self.planning.spending.charge(principal, command.agent, opens=False)
         with AttemptReservation(charge=charge) as reserved:
             if command.push is not None:
                 await self.push_configs.set_with_message(principal, command, command.push)

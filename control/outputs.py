@@ -9,7 +9,7 @@ import base64
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.errors import NotFound, StoreUnavailable
 from passerelle.core.events import Fact
@@ -26,14 +26,13 @@ from passerelle.runtime.records.writes import AppendOptions
 if TYPE_CHECKING:
     from passerelle.core.commands import GetOutput
     from passerelle.core.decision import Decision
-    from passerelle.core.ports.blobs import Blobs, Copies
+    from passerelle.core.ports.blobs import Copies
     from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Ownership
-    from passerelle.runtime.records.writes import Writes
 
 OUTPUT_ROW: Final = "output"
 _KEPT_MS: Final = 600_000
@@ -43,10 +42,8 @@ _KEPT_MS: Final = 600_000
 class Outputs:
     """Reads outputs, and expires copies."""
 
-    writes: Writes
     ownership: Ownership
     contents: Contents
-    blobs: Blobs
     copies: Copies
     policy: OutputPolicy
 
@@ -65,7 +62,7 @@ class Outputs:
             raise NotFound("output", query.sha256)
         name, ref = found
         is_copy = name.startswith(COPY)
-        content = await (self.copies if is_copy else self.blobs).get(
+        content = await (self.copies if is_copy else self.contents.blobs).get(
             shard_of_task(record), query.sha256
         )
         if content is None and not is_copy:
@@ -90,7 +87,10 @@ class Outputs:
 
         A copy that another task has stored since is kept.
         """
-        record, keep_ms = await self.writes.read(TaskRecord, row.entity), self.policy.keep_ms
+        record, keep_ms = (
+            await self.ownership.writes.read(TaskRecord, row.entity),
+            self.policy.keep_ms,
+        )
         copies = await self.contents.list_copies(record) if record else []
         if record is None or keep_ms is None or not copies:
             await drop(EntityRef(EntityKind.TASK, row.entity).shard, row)
@@ -106,9 +106,7 @@ class Outputs:
 
         def body(decision: Decision) -> AppendOptions:
             decision.add(facts)
-            return AppendOptions(
-                claim=DueClaim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _KEPT_MS)
-            )
+            return AppendOptions(claim=row, idem=IdempotencyRow(key, key, b"", _KEPT_MS))
 
         task = EntityRef(EntityKind.TASK, record.task_id)
-        await self.writes.decide(record.session_id, [task], body)
+        await self.ownership.writes.decide(record.session_id, [task], body)

@@ -141,7 +141,7 @@ class Overviews:
         return await self._look_in_turn(_View(principal.tenant, principal.agents, principal.sees))
 
     async def look_everywhere(
-        self, kept_ms: int = _KEPT_MS
+        self, kept_ms: int
     ) -> tuple[TaskOverview, ApprovalOverview, DeliveryOverview]:
         """The open work of all tenants, for metrics only; cached for ``kept_ms``."""
         tasks, approvals = await self._look_in_turn(_View(None, None, OWNER.sees), kept_ms)

@@ -52,7 +52,7 @@ from passerelle.runtime.records.ownership import (
     load_own,
     may_read,
 )
-from passerelle.runtime.records.waiting_turns import load_waiting
+from passerelle.runtime.records.starting_tasks import load_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from passerelle.core.policy.requests import GetPermissions
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Acked, Acks, Channels
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.queues import QueueStore
     from passerelle.core.principal import Principal
     from passerelle.core.session.device_requests import GetChannels
@@ -94,7 +93,6 @@ class Models:
     """Reads models in wire form; an unknown id and another principal's look the same (``NotFound``)."""
 
     writes: Writes
-    log: EventLog
     ownership: Ownership
     clock: Clock
     receivers: Receivers
@@ -107,7 +105,7 @@ class Models:
         stream = _stream(session.session_id)
         last = head.sequence if query.before is None else min(head.sequence, query.before - 1)
         wanted = max(1, query.after + 1, last - query.limit + 1)
-        entries = await self.log.read_page(stream, wanted - 1, max(0, last - wanted + 1))
+        entries = await self.writes.log.read_page(stream, wanted - 1, max(0, last - wanted + 1))
         events = [decode_event(entry.data) for entry in entries if entry.sequence <= last]
         tasks = (event.fact.scope.task_id for event in events)
         hidden = await find_hidden(self.writes, principal, tasks)
@@ -125,7 +123,7 @@ class Models:
                 after=query.after,
             ),
             str(Cursor(head.epoch, head.sequence, head.chain)),
-            await self.log.read_open(session.session_id),
+            await self.writes.log.read_open(session.session_id),
         )
         return to_wire(model)
 
@@ -192,7 +190,7 @@ class Models:
             case "attempts":
                 return to_wire(list_attempts(task, now_ms))
             case "graph":
-                linked = link_thread(await read_source(self.writes, self.log, task))
+                linked = link_thread(await read_source(self.writes, self.writes.log, task))
                 return to_wire(draw_graph([linked], await load_threads(self.writes, [task])))
             case "delivery":
                 return await self._read_delivery(owned)
@@ -207,7 +205,9 @@ class Models:
 
     async def _complete(self, task: TaskRecord) -> TaskRecord:
         """The task with all of its artifacts, and the task that it continues."""
-        return await read_source(self.writes, self.log, await self.contents.name_artifacts(task))
+        return await read_source(
+            self.writes, self.writes.log, await self.contents.name_artifacts(task)
+        )
 
     async def _read_delivery(self, owned: Owned) -> JsonObject:
         task, parent = owned.record, None
@@ -250,7 +250,7 @@ class Models:
         """
         # The head comes first, so that the record contains everything up to it.
         known = read_shard(session_id) is not None
-        head = await self.log.read_head(_stream(session_id)) if known else None
+        head = await self.writes.log.read_head(_stream(session_id)) if known else None
         if head is None:
             raise NotFound("session", session_id)
         record, held = await load_own(self.writes, SessionRecord, principal, session_id)
@@ -260,9 +260,9 @@ class Models:
         self, principal: Principal, session_id: str
     ) -> tuple[list[TaskRecord], int]:
         """The newest visible tasks of a session, all open ones, and the number of older ones."""
-        listed = await self.log.read_session_tasks(session_id)
+        listed = await self.writes.log.read_session_tasks(session_id)
         names = [facade for facade, _ in listed[:LISTED_TASKS]]
-        names += await self.log.read_open(session_id)
+        names += await self.writes.log.read_open(session_id)
         parsed = (parse_facade(name) for name in names)
         tasks = await self.writes.read_all(TaskRecord, (one[0] for one in parsed if one))
         found = [one for one in tasks.values() if may_read(principal, one)]
@@ -285,7 +285,7 @@ class Models:
         found: list[Event] = []
         after = first - 1
         while after < last:
-            entries = await self.log.read_page(
+            entries = await self.writes.log.read_page(
                 _stream(task.session_id), after, min(_PAGE, last - after)
             )
             if not entries:

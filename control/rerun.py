@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.plan import Planner
     from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
-    from passerelle.runtime.records.writes import Writes
 
 _RETRIABLE: Final = TERMINAL | {Status.RETRYING, Status.LOST}
 """States in which no agent works on the task, as far as known."""
@@ -62,7 +61,6 @@ _RETRIABLE: Final = TERMINAL | {Status.RETRYING, Status.LOST}
 class Rerunning:
     """Retries tasks."""
 
-    writes: Writes
     ownership: Ownership
     planning: Planner
     dispatch: Dispatch
@@ -82,10 +80,10 @@ class Rerunning:
         """
         owned = await self.ownership.find_operated(principal, command.task_id, None, hidden=True)
         once = make_once(principal, command, idem)
-        if await once.find(self.writes.log, owned.ref.shard) is not None:
+        if await once.find(self.dispatch.writes.log, owned.ref.shard) is not None:
             return render_steered(principal, owned.held, repeated=True)
         _check(owned.record)
-        await check_above(self.writes, owned.record)
+        await check_above(self.dispatch.writes, owned.record)
         agent = command.agent or list_tried(owned.record).peers[0]
         # A retry without another agent needs only a grant for the agent that was asked.
         granted = command.agent or owned.record.agent
@@ -94,7 +92,7 @@ class Rerunning:
             raise NotFound("agent", granted)
         require_operation(principal, granted, Method.SEND_MESSAGE)
         self.find_peer(agent)
-        charge = await self.planning.charge_run(principal, agent)
+        charge = await self.planning.spending.charge(principal, agent, opens=True)
 
         def retry(draft: DecisionDraft) -> None:
             check_version(command.version, draft.decision.version(owned.ref))
@@ -104,7 +102,7 @@ class Rerunning:
 
         with AttemptReservation(charge=charge):
             await self._write(owned, retry, once)
-        return render_steered(principal, await self.writes.load_one(owned.ref))
+        return render_steered(principal, await self.dispatch.writes.load_one(owned.ref))
 
     async def _write(
         self, owned: Owned, retry: Callable[[DecisionDraft], None], once: Once

@@ -6,7 +6,6 @@ stored after the boundary and belong before it.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from passerelle.control.turn_histories import BOUNDARY, ThreadMovedError
@@ -52,9 +51,9 @@ class _Plan:
     thread: FoundThread
     boundary: TurnBoundary
     command: RollBack
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...]
     """The tasks after the boundary, by the ids that callers know."""
-    refs: tuple[EntityRef, ...] = field(default=())
+    refs: tuple[EntityRef, ...]
 
     def show(self) -> ThreadRolledBack:
         """The answer to the caller."""
@@ -93,7 +92,7 @@ class RollingBack:
         """
         writes, once = self.histories.writes, make_once(principal, command, idem)
         thread = await self.histories.find(principal, command.thread_id)
-        first = await once.find(self.histories.log, thread.ref.shard)
+        first = await once.find(self.histories.writes.log, thread.ref.shard)
         if first is not None:
             return _read_first(first)
         boundary_id = writes.ids.mint(BOUNDARY, thread.ref.shard)
@@ -137,7 +136,7 @@ class RollingBack:
 
     async def _check_rest(self, thread: ThreadRecord) -> None:
         """Checks that no started task of the thread is open; a task that was only created is no turn yet."""
-        log, writes = self.histories.log, self.histories.writes
+        log, writes = self.histories.writes.log, self.histories.writes
         named = (parse_facade(name) for name in await log.read_open(thread.session_id))
         tasks = await writes.read_all(TaskRecord, (one[0] for one in named if one is not None))
         _check_rest(one for one in tasks.values() if _is_begun(one, thread))

@@ -73,7 +73,7 @@ class Router:
 
     catalogue: Catalogue
     find_terms: Callable[[str], PeerTerms]
-    spending: Spending | None
+    spending: Spending
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
     """The tools that rules withhold from a caller."""
     clock: Clock
@@ -116,7 +116,7 @@ class Router:
         if unread:
             await self._read_cards(unread)
         denied, spending = self._list_denied(principal), self.spending
-        is_plain = not (denied or unpaid or bar or (spending is not None and spending.has_quotas))
+        is_plain = not (denied or unpaid or bar or spending.has_quotas)
         offers = tuple(
             one.offer
             if is_plain
@@ -233,7 +233,7 @@ class Router:
         """The offer of an agent in its current state; an equal state returns the same object."""
         name, spending = one.peer.name, self.spending
         lacks = one.demands - EXTENSIONS.get()
-        is_unpaid = name in unpaid or not (spending is None or spending.covers(principal, name))
+        is_unpaid = name in unpaid or not spending.covers(principal, name)
         rests, is_full, pause = one.peer.rests, one.peer.is_full, self.pauses.find(name)
         endpoint = one.card.endpoint if one.card is not None else None
         barred = None if bar is None else bar(name, endpoint, one.offer.price_micros or 0)
@@ -259,8 +259,8 @@ class Router:
 
     def _refresh(self, one: _KnownAgent) -> None:
         """Describes an agent again if its card, tags or price changed."""
-        name, spending = one.peer.name, self.spending
-        price = spending.find_price(name) if spending else None
+        name = one.peer.name
+        price = self.spending.find_price(name)
         if (
             one.card is one.peer.peek()
             and one.tags is self.find_terms(name).tags
@@ -273,8 +273,8 @@ class Router:
 
     def _describe_agent(self, peer: RoutedPeer, before: _KnownAgent | None) -> _KnownAgent:
         """The current description of an agent; an unchanged offer keeps its object."""
-        price = self.spending.find_price(peer.name) if self.spending else None
-        found = _describe(peer, peer.peek(), self.find_terms(peer.name).tags, price)
+        tags, price = self.find_terms(peer.name).tags, self.spending.find_price(peer.name)
+        found = _describe(peer, peer.peek(), tags, price)
         if before is not None and before.offer == found.offer:
             found.offer, found.variants = before.offer, before.variants
         return found

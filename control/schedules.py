@@ -34,7 +34,6 @@ from passerelle.core.schedule.requests import (
     RunSchedule,
     ScheduleChanged,
 )
-from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
@@ -43,9 +42,8 @@ from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.listed_sessions import create_session, read_session_page
 from passerelle.runtime.records.ownership import load_own
-from passerelle.runtime.records.places import choose_shard, describe_session
-from passerelle.runtime.records.session_pages import index_session, read_session_page
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision, Held
     from passerelle.core.peer import Peer
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.schedule.machine import Calendar, ScheduleCommand, ScheduleState
@@ -70,14 +67,13 @@ if TYPE_CHECKING:
 
 @frozen
 class Schedules:
-    """Creates, changes and reads schedules of callers. ``spending`` None: there are no quotas."""
+    """Creates, changes and reads schedules of callers."""
 
     writes: Writes
-    log: EventLog
     projections: Projections
     calendar: Calendar
     find_peer: Callable[[str], Peer]
-    spending: Spending | None
+    spending: Spending
 
     async def create(
         self, principal: Principal, command: CreateSchedule, idem: str | None
@@ -95,33 +91,25 @@ class Schedules:
         if command.agent != ROUTER:
             self.find_peer(command.agent)
         _check(command)
-        writes, once = self.writes, make_once(principal, command, idem)
-        shard = choose_shard(principal, writes.ids, idem)
-        stored = await once.find(writes.log, shard)
-        if stored is not None:
-            return await self._repeat(stored)
-        await self._check_limit(principal)
-        ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        created = describe_session(principal, command.title, command.labels)
-        terms = _read_terms(command, writes.read_ms(shard))
-        next_ms = self.calendar.next_after(terms, terms.anchor_ms)
-        if next_ms is None:
-            raise InvalidInput("cron", "has no tick")
 
-        def body(decision: Decision) -> AppendOptions:
-            decision.add(sessions.decide(None, sessions.BeginSession(ref.id, created)))
-            step = ScheduleChange("created", by=principal.id, terms=terms, next_ms=next_ms)
-            decision.add(list_change_facts(ref.id, step))
-            due_ms = machine.find_due(ref.id, terms, next_ms)
-            row = DueChange(name_row(ref.id), due_ms)
-            return AppendOptions(idem=once.remember(ref.id), due=(row,))
+        async def prepare(ref: EntityRef) -> Callable[[Decision], DueChange]:
+            await self._check_limit(principal)
+            terms = _read_terms(command, self.writes.read_ms(ref.shard))
+            next_ms = self.calendar.next_after(terms, terms.anchor_ms)
+            if next_ms is None:
+                raise InvalidInput("cron", "has no tick")
 
-        written = await writes.change(ref.id, [ref], body)
-        if written.repeated is not None and written.repeated != ref.id.encode():
-            return await self._repeat(written.repeated)
-        writes.wake_duties(shard)
-        await index_session(self.projections, written.held[ref])
-        return await self._render(written.held[ref])
+            def add(decision: Decision) -> DueChange:
+                step = ScheduleChange("created", by=principal.id, terms=terms, next_ms=next_ms)
+                decision.add(list_change_facts(ref.id, step))
+                return DueChange(name_row(ref.id), machine.find_due(ref.id, terms, next_ms))
+
+            return add
+
+        held, repeated = await create_session(
+            self.writes, self.projections, principal, command, idem, prepare
+        )
+        return await self._render(held, repeated=repeated)
 
     async def _check_limit(self, principal: Principal) -> None:
         """Concurrent requests may exceed the limit by a few."""
@@ -130,10 +118,6 @@ class Schedules:
                 f"a caller has at most {MOST_SCHEDULES:,} schedules: delete one first",
                 limit=MOST_SCHEDULES,
             )
-
-    async def _repeat(self, stored: bytes) -> ScheduleChanged:
-        ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return await self._render(await self.writes.load_one(ref), repeated=True)
 
     async def change(
         self,
@@ -198,7 +182,7 @@ class Schedules:
         return {**changed.schedule, "version": changed.version, **more}
 
     async def _find_wait(self, principal: Principal, state: ScheduleState) -> str | None:
-        if self.spending is None or machine.find_startable(state, busy=False) is None:
+        if machine.find_startable(state, busy=False) is None:
             return None
         shortage = await self.spending.find_shortage(principal, state.terms.agent)
         return None if shortage is None else f"{shortage.text}, until {format_ms(shortage.till_ms)}"
@@ -230,7 +214,7 @@ class Schedules:
         await self._find(principal, query.schedule_id)
         stream = StreamRef(StreamKind.SESSION, query.schedule_id)
         after, steps = query.after, list[ScheduleStep]()
-        while page := await self.log.read_page(stream, after):
+        while page := await self.writes.log.read_page(stream, after):
             for entry in page:
                 after = entry.sequence
                 if entry.type != SessionUpdated.type:

@@ -21,8 +21,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.places import choose_shard, describe_session
-from passerelle.runtime.records.session_pages import index_session
+from passerelle.runtime.records.listed_sessions import create_session, index_session
 from passerelle.runtime.records.task_lanes import CHUNK
 from passerelle.runtime.records.task_pages import read_token, write_token
 from passerelle.runtime.records.writes import AppendOptions
@@ -56,28 +55,10 @@ class Sessions:
         Raises:
             IdempotencyConflict: the key was used for another request.
         """
-        writes = self.records.writes
-        once = make_once(principal, command, idem)
-        shard = choose_shard(principal, writes.ids, idem)
-        stored = await once.find(writes.log, shard)
-        if stored is not None:
-            return await self._repeat(stored)
-        ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
-        created = describe_session(principal, command.title, command.labels)
-
-        def body(decision: Decision) -> AppendOptions:
-            decision.add(machine.decide(None, machine.BeginSession(ref.id, created)))
-            return AppendOptions(idem=once.remember(ref.id))
-
-        written = await writes.change(ref.id, [ref], body)
-        if written.repeated is not None and written.repeated != ref.id.encode():
-            return await self._repeat(written.repeated)
-        await index_session(self.records.projections, written.held[ref])
-        return _render(written.held[ref])
-
-    async def _repeat(self, stored: bytes) -> SessionChanged:
-        ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return _render(await self.records.writes.load_one(ref), repeated=True)
+        held, repeated = await create_session(
+            self.records.writes, self.records.projections, principal, command, idem
+        )
+        return _render(held, repeated=repeated)
 
     async def describe(
         self, principal: Principal, command: DescribeSession, idem: str | None
@@ -120,7 +101,7 @@ class Sessions:
             if len(found) == query.page_size:
                 return {"sessions": found, "nextPageToken": write_token(last) if last else ""}
             last = row
-            newest = await self.records.log.read_session_tasks(session_id)
+            newest = await self.records.writes.log.read_session_tasks(session_id)
             # A session is listed at the row of its newest task; the row of its own id counts only while it has no task.
             if row[1] != (newest[0][0] if newest else session_id):
                 continue

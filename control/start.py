@@ -46,12 +46,12 @@ from passerelle.delegation.runs.quota_waits import UncoveredError
 from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_sending
 from passerelle.runtime.common.carried import TRACE, choose_trace
-from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.message_summary import submit
 from passerelle.runtime.records.places import Place
+from passerelle.runtime.records.starting_tasks import load_assigned
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -79,6 +79,17 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.references import References, ResolvedReferences
 
 
+@value
+class StartRequest:
+    """A start as its caller asks for it; ``version`` is that of the task that the caller has read."""
+
+    principal: Principal
+    owned: Owned
+    turn: SubmitTurn
+    version: int | None
+    once: Once
+
+
 @frozen
 class TaskStart:
     """A start that is about to be stored."""
@@ -95,9 +106,9 @@ class TaskStart:
     once: Once
     caller: str
     """The id of the principal that starts it."""
-    wanted: tuple[JsonObject, ...] = ()
+    wanted: tuple[JsonObject, ...]
     """The acceptance conditions of the agent's tasks, if the agent was chosen just now."""
-    other: EntityRef | None = None
+    other: EntityRef | None
     """The thread that runs it, if that is not its own."""
 
 
@@ -161,56 +172,41 @@ class Starting:
         peer = None if is_routed(owned.record, agent) else self.find_peer(agent)
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
+        request = StartRequest(principal, owned, turn, command.version, once)
         if peer is None:
-            return await self._start_routed(principal, owned, turn, command.version, once)
+            return await self._start_routed(request)
         try:
-            return await self._start_at(principal, owned, turn, peer, command.version, once)
+            return await self._start_at(request, peer)
         except UncoveredError as error:
-            raise self.planning.refuse_uncovered(principal, error.shortage) from None
+            raise self.planning.spending.refuse(principal, error.shortage) from None
 
-    async def _start_at(
-        self,
-        principal: Principal,
-        owned: Owned,
-        turn: SubmitTurn,
-        peer: LimitedPeer,
-        version: int | None,
-        once: Once,
-    ) -> TaskChanged:
+    async def _start_at(self, request: StartRequest, peer: LimitedPeer) -> TaskChanged:
         """Starts a task at a named agent; its status is preparing while the card is read."""
-        referred = await self.references.find(principal, turn.agent, turn.message)
+        owned, turn = request.owned, request.turn
+        referred = await self.references.find(request.principal, turn.agent, turn.message)
+        target = StartTarget(peer, referred)
         if peer.peek() is not None:
-            return await self._start(
-                principal, owned, turn, StartTarget(peer, referred), version, once
-            )
+            return await self._start(request, target)
         # Reading an agent's card may take as long as the agent takes.
-        await self.preparing.begin(owned, version)
+        await self.preparing.begin(owned, request.version)
         try:
-            return await self._start(
-                principal, owned, turn, StartTarget(peer, referred), None, once
-            )
+            return await self._start(change(request, version=None), target)
         except (PasserelleError, UncoveredError) as error:
             await self.preparing.put_back(owned.ref, owned.record.session_id, str(error))
             raise
 
-    async def _start_routed(
-        self,
-        principal: Principal,
-        owned: Owned,
-        turn: SubmitTurn,
-        version: int | None,
-        once: Once,
-    ) -> TaskChanged:
+    async def _start_routed(self, request: StartRequest) -> TaskChanged:
         """Starts a task at an agent that the gateway chooses by the task's profile (TR-12).
 
         Raises:
             InvalidInput: its profile is invalid.
             UnsupportedOperation: no agent fits; the reason for each is recorded on the task.
         """
-        check_version(version, owned.held.stamp.version)
+        principal, owned, message = request.principal, request.owned, request.turn.message
+        check_version(request.version, owned.held.stamp.version)
         uncovered: dict[str, Route] = {}
         while True:
-            route = await self.routing.choose(principal, owned.record, turn.message, uncovered)
+            route = await self.routing.choose(principal, owned.record, message, uncovered)
             may_wait = route.agent is None
             if route.agent is None:
                 first = next(iter(uncovered.values()), None)
@@ -219,30 +215,23 @@ class Starting:
                 route = first
             agent = route.agent or ""
             peer = self.find_peer(agent)
-            referred = await self.references.find(principal, agent, turn.message)
+            referred = await self.references.find(principal, agent, message)
             try:
                 target = StartTarget(peer, referred, route, may_wait=may_wait)
-                return await self._start(principal, owned, turn, target, version, once)
+                return await self._start(request, target)
             except UncoveredError as error:
                 # Another agent may cost less; without one, the task is refused as at the agent chosen first.
                 if may_wait:
-                    raise self.planning.refuse_uncovered(principal, error.shortage) from None
+                    raise self.planning.spending.refuse(principal, error.shortage) from None
                 uncovered[agent] = route
 
-    async def _start(
-        self,
-        principal: Principal,
-        owned: Owned,
-        turn: SubmitTurn,
-        target: StartTarget,
-        version: int | None,
-        once: Once,
-    ) -> TaskChanged:
+    async def _start(self, request: StartRequest, target: StartTarget) -> TaskChanged:
         """Starts a task at a named or chosen agent.
 
         Raises:
             UncoveredError: no quota of the caller covers it, and it does not wait for one.
         """
+        principal, owned, turn = request.principal, request.owned, request.turn
         peer, referred = target.peer, target.referred
         plan = await self.planning.plan(turn, peer, target.route)
         agent = plan.find_agent(turn)
@@ -255,7 +244,7 @@ class Starting:
         )
         self.queues.admission.refuse_drained(agent)
         with AttemptReservation() as reserved:
-            if self.planning.charges:
+            if self.planning.spending.is_on:
                 plan, reserved.charge = await self.queues.admission.cover(
                     principal, agent, turn, plan, may_wait=target.may_wait
                 )
@@ -265,7 +254,7 @@ class Starting:
             else:
                 reserved.slot = admitted
             _check_constraints(owned.record, agent, plan)
-            start = await self._prepare(principal, owned, version, turn, plan, once)
+            start = await self._prepare(request, plan)
             written = await self._append(start)
         if written.repeated is not None and written.repeated != start.run_id.encode():
             reserved.give_back()
@@ -294,15 +283,8 @@ class Starting:
         self.message_bounds.judge(message)
         return SubmitTurn(agent, message, command.source, "none")
 
-    async def _prepare(
-        self,
-        principal: Principal,
-        owned: Owned,
-        version: int | None,
-        turn: SubmitTurn,
-        plan: Delegation,
-        once: Once,
-    ) -> TaskStart:
+    async def _prepare(self, request: StartRequest, plan: Delegation) -> TaskStart:
+        owned, turn = request.owned, request.turn
         record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
         scope = Scope(record.session_id, record.thread_id, ids.mint("turn", shard), record.task_id)
         _, assigned = await load_assigned(self.turns.writes, record, None)
@@ -313,15 +295,15 @@ class Starting:
         return TaskStart(
             task=owned.ref,
             thread=EntityRef(EntityKind.THREAD, record.thread_id or ""),
-            version=version,
+            version=request.version,
             turn=turn,
             scope=scope,
             plan=plan,
             submitting=submitting,
             run_id=ids.mint("run", shard),
             remote_context=ids.mint(REMOTE_CONTEXT, shard),
-            once=once,
-            caller=principal.id,
+            once=request.once,
+            caller=request.principal.id,
             wanted=() if plan.route is None else self._list_wanted(plan, turn),
             other=next(iter(assigned), None),
         )

@@ -172,7 +172,7 @@ class Subagents:
         if idem is None:
             return None
         shard = EntityRef(EntityKind.THREAD, name.thread_id).shard
-        log = self.reads.models.log
+        log = self.reads.models.writes.log
         stored = await log.read_idempotency(shard, hash_key(principal, idem))
         if stored is None:
             return None

@@ -77,7 +77,7 @@ async def gather(models: Models, principal: Principal, session_id: str) -> Famil
     threads = await load_threads(models.writes, tasks, session.threads)
     if not _knows_all(tasks, threads):
         tasks = await _add_unlisted(models, principal, session_id, head, tasks)
-    turns = await _find_turns(models.log, tasks)
+    turns = await _find_turns(models.writes.log, tasks)
     found = find_subagents(tasks, threads, turns)
     return Family(session, head.sequence, tasks, threads, found, left_out)
 
@@ -97,7 +97,7 @@ async def _add_unlisted(
     stream, after = StreamRef(StreamKind.SESSION, session_id), 0
     known, named = {one.task_id for one in tasks}, dict[str, None]()
     while after < min(head.sequence, LOOKED_AT):
-        page = await models.log.read_page(stream, after, _PAGE)
+        page = await models.writes.log.read_page(stream, after, _PAGE)
         if not page:
             break
         started = (read_task(one.data) for one in page if one.type == _STARTED)
@@ -140,7 +140,7 @@ async def read_summary(models: Models, principal: Principal, task: TaskRecord) -
         # The task is older than those that were read.
         tasks = [*family.tasks, task]
         threads = family.threads | await load_threads(models.writes, [task])
-        found = find_subagents(tasks, threads, await _find_turns(models.log, tasks))
+        found = find_subagents(tasks, threads, await _find_turns(models.writes.log, tasks))
     jobs = await _show_jobs(models.writes, task)
     return to_wire(list_subagents(task, found, jobs, left_out=family.left_out))
 
@@ -260,7 +260,7 @@ class SubagentReads:
         found, after, subagent = list[Event](), first - 1, str(name)
         marks: dict[str, FreshnessMark] = _mark(family.left_out, "events")
         while after < family.sequence:
-            page = await self.models.log.read_page(stream, after, _PAGE)
+            page = await self.models.writes.log.read_page(stream, after, _PAGE)
             if not page:
                 break
             for entry in page:

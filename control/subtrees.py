@@ -217,7 +217,7 @@ class Subtrees:
                 )
             if not await self._handle_below(principal, ref, stored_request, progress):
                 return  # the row comes due again
-        await self._forget(ref, stored_request, DueClaim(row.member, row.token))
+        await self._forget(ref, stored_request, row)
         self._progress.pop(stored_request.key, None)
 
     def _recall(self, request: SubtreeRequest) -> SubtreeProgress:

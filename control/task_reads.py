@@ -94,7 +94,7 @@ class TaskReads:
         owned = await self.ownership.find(principal, query.task, None, hidden=True)
         require_operation(principal, owned.record.kind, Method.GET_TASK)
         named = await self.contents.name_artifacts(owned.record)
-        whole = await read_source(self.models.writes, self.models.log, named)
+        whole = await read_source(self.models.writes, self.models.writes.log, named)
         shown: JsonObject = {
             **to_wire(show_record(whole)),
             "version": owned.held.stamp.version,

@@ -60,7 +60,9 @@ class ThreadContexts:
     async def _read_events(self, thread: ThreadRecord, after: int, last: int) -> list[Event]:
         stream, found = StreamRef(StreamKind.SESSION, thread.session_id), list["Event"]()
         while after < last:
-            page = await self.histories.log.read_page(stream, after, min(_PAGE, last - after))
+            page = await self.histories.writes.log.read_page(
+                stream, after, min(_PAGE, last - after)
+            )
             if not page:
                 break
             found += [decode_event(one.data) for one in page if one.sequence <= last]

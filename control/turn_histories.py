@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.events import Event
     from passerelle.core.payloads.history import ThreadState
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.runtime.records.writes import Writes
 
@@ -51,7 +50,6 @@ class TurnHistories:
     """Reads turn histories."""
 
     writes: Writes
-    log: EventLog
 
     async def find(self, principal: Principal, thread_id: str) -> FoundThread:
         """A thread of the caller.
@@ -109,7 +107,7 @@ class TurnHistories:
     async def _read(self, session_id: str, last: int | None = None) -> AsyncIterator[Event]:
         stream, after = StreamRef(StreamKind.SESSION, session_id), 0
         while last is None or after < last:
-            page = await self.log.read_page(stream, after, PAGE)
+            page = await self.writes.log.read_page(stream, after, PAGE)
             if not page:
                 return
             for entry in page:

@@ -45,7 +45,7 @@ from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptReques
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.open_questions import load_questions
 from passerelle.runtime.records.ownership import Owned, find_own, hide_unread, may_read, may_see
-from passerelle.runtime.records.waiting_turns import load_waiting
+from passerelle.runtime.records.starting_tasks import load_waiting
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:

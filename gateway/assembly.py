@@ -106,10 +106,10 @@ class Gateway:
     spending: Spending
     terms: AgentTerms
     links: StoredLinkFacts
-    signer: Signer | None = None
-    spans: Spans | None = None
-    host: Host | None = None
-    memory: MemoryRoom = field(default_factory=MemoryRoom)
+    signer: Signer | None
+    spans: Spans | None
+    host: Host | None
+    memory: MemoryRoom
     origins: WebOrigins = field(default_factory=WebOrigins)
 
 
@@ -125,6 +125,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         spans = await stack.enter_async_context(open_spans(settings.spans.otlp_endpoint))
         outages = Outages(store.log, metrics, structlog.get_logger("passerelle"))
         stack.push_async_callback(outages.close)
+        store.blob_failures.tell = outages.count_content_failure
         await stack.enter_async_context(_watch_store(store, outages))
         hub = await stack.enter_async_context(_make_hub(store, outages))
         limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), store.clock)
@@ -260,8 +261,7 @@ def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[
 def _make_hub(store: Store, outages: Outages) -> Hub:
     jitter = HubSettings(lambda: SystemIds().draw(32) / 2**32)
     withholding = make_withholding(None, store.blobs, SystemIds().draw)
-    packets = PacketReads(store.log, Contents(store.log, store.blobs, withholding))
-    reads = RowReads(store.log, packets)
+    reads = RowReads(PacketReads(Contents(store.log, store.blobs, withholding)))
     return Hub(reads, store.hints, jitter, on_lost=outages.lose)
 
 

@@ -53,7 +53,7 @@ class ServiceCalls:
 
     service: Service
     actions: Actions
-    gate: Gate | None = None
+    gate: Gate | None
 
     async def call(
         self, principal: Principal, method: str, data: JsonObject, idem: str | None
@@ -140,7 +140,7 @@ def make_channel_edges(
     access: Access,
     tickets: Tickets,
     face: Face,
-    most: int | None = None,
+    most: int | None,
 ) -> ChannelEdges:
     """Builds the edges over a running gateway, with at most ``most`` connections."""
     parts, store = gateway.parts, gateway.store

@@ -32,7 +32,7 @@ def require_extra(settings: Settings) -> None:
 
 @asynccontextmanager
 async def open_channel_port(
-    settings: Settings, edges: Edges, tls: ServerTls | None = None
+    settings: Settings, edges: Edges, tls: ServerTls | None
 ) -> AsyncGenerator[str | None]:
     """Serves the channels of ``edges`` until the block ends; yields the URL of the path, or None if it is off.
 

@@ -82,6 +82,7 @@ class Dependencies:
     """The settings of an agent by its name."""
     find_rules: Callable[[], Policy]
     timeouts: Timeouts
+    spending: Spending
     tally: Callable[[str, float, str], None]
     wake_duties: Callable[[Shard], None]
     on_feed_snapshot: Callable[[FeedSnapshot], None] = lambda _seen: None
@@ -105,13 +106,10 @@ class Dependencies:
     """The live instances including this one, as far as this instance knows."""
     time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
     """Called with the risk of a question that a person decided, and the seconds it was open."""
-    spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     rulebook: Rulebook = field(default_factory=Rulebook)
     list_callers: Callable[[], tuple[Principal, ...]] = lambda: ()
     """The callers that the configuration names."""
-    hooks: Hooks = field(default_factory=lambda: Hooks(HookCaller()))
-    """Calls the operator's policy hooks."""
     pauses: AgentPauses = field(default_factory=AgentPauses)
     """Agents that get no new work: paused or draining."""
     public_url: str | None = None
@@ -129,8 +127,6 @@ class Dependencies:
     """Finds a principal by id and tenant in the configuration; None if it is not there."""
     shard_ms: Callable[[Shard], int] | None = None
     """The clock of a shard's primary, in ms; None: ``clock`` applies to all shards."""
-    machine: Clock = field(default_factory=SystemClock)
-    """The time of this machine, for what others check with their own clock, such as signatures."""
     evidence_signer: Signer = field(default_factory=lambda: Signer(()))
     """Signs evidence bundles."""
     find_gateway_address: Callable[[], GatewayAddress] = GatewayAddress
@@ -194,7 +190,7 @@ def make_core_services(deps: Dependencies, sealer: Sealer | None) -> CoreService
 
 
 def _make_assurance(deps: Dependencies, lists: DeviceLists) -> Assurance:
-    return Assurance(lists, deps.clock, deps.machine, deps.signatures)
+    return Assurance(lists, deps.clock, SystemClock(), deps.signatures)
 
 
 def _make_dispatch(
@@ -220,7 +216,7 @@ def _make_dispatch(
         references=references,
         replicas=store.replicas,
         consulting=PolicyConsultation(
-            GrantService(writes, deps.find_rules), deps.hooks, deps.find_rules, deps.clock
+            GrantService(writes, deps.find_rules), Hooks(HookCaller()), deps.find_rules, deps.clock
         ),
         open_text=OpenTexts(store.deltas, deps.clock, deps.ids, store.runtime_id),
         timeouts=deps.timeouts,

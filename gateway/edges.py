@@ -251,6 +251,7 @@ def _make_routes(
             clock=describe_skew(gateway.store.clock),
             memory=describe_memory(gateway.store.memory),
             archive=gateway.duties.sweeps.archive.obstacle,
+            blobs=gateway.store.blob_failures.describe(),
         )
 
     work = OpenWork(gateway.parts.overviews, gateway.metrics, gateway.store.clock)

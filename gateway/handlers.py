@@ -140,7 +140,7 @@ if TYPE_CHECKING:
     from passerelle.core.read_models.capabilities import CapabilityPage
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.attention import Attending
-    from passerelle.permission_bridge.answers.audit import Auditing, Explaining
+    from passerelle.permission_bridge.answers.audit import Auditing
     from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
     from passerelle.permission_bridge.answers.subjects import Subjects
@@ -234,7 +234,6 @@ class PermissionHandlers:
     question_lists: QuestionLists
     attending: Attending
     auditing: Auditing
-    explaining: Explaining
     subjects: Subjects
     granting: GrantService
     judging: PolicyPreview
@@ -260,7 +259,7 @@ class PermissionHandlers:
         handlers.on_query(GetAction, self.question_waits.read)
         handlers.on_query(ListActions, self.question_lists.list_page)
         handlers.on_query(GetActionContent, self.subjects.read)
-        handlers.on_query(ExplainAction, self.explaining.explain)
+        handlers.on_query(ExplainAction, self.auditing.explain)
         handlers.on_query(GetAudit, self.auditing.read)
         handlers.on_query(ListGrants, lambda principal, _: self.granting.show(principal))
         handlers.on_query(ListMutes, self.attending.list_mutes)

@@ -111,7 +111,7 @@ def _make_links(store: Store, parts: Parts, late: DutiesProxy) -> StoredLinkFact
         store.links,
         store.channels,
         Home(parts.writes),
-        Recoveries(parts.writes, store.log, store.projections),
+        Recoveries(parts.writes, store.projections),
         late.drives,
         late.wake,
     )

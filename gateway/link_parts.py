@@ -16,6 +16,7 @@ from passerelle.permission_bridge.devices.devices import Devices
 from passerelle.permission_bridge.devices.pairing import Pairing
 from passerelle.permission_bridge.devices.subscriptions import BrowserSubscriptions
 from passerelle.permission_bridge.devices.web_push import WebPush, is_installed
+from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.runtime.records.row_reads import RowReads
@@ -51,7 +52,7 @@ class Notifying:
 def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
     """Builds the streams of task events, and the webhooks of each kind."""
     deps, store, writes = services.deps, services.store, services.writes
-    following = TaskFollower(writes, store.log, deps.hub, services.contents, services.arrivals)
+    following = TaskFollower(writes, deps.hub, services.contents, services.arrivals)
     push_configs = PushConfigs(
         writes, services.ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
@@ -59,7 +60,6 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
         writes,
         store.targets,
         store.channels,
-        store.log,
         Home(writes),
         StreamGrants(writes, services.arrivals, store.projections),
         webhooks.sealer,
@@ -67,7 +67,7 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
     )
     kinds: dict[str, TargetKind] = {
         PUSH: PushKind(push_configs, following, webhooks.authority, deps.find_principal),
-        STREAM: StreamWebhookKind(stream_webhooks, store.log, deps.machine, deps.find_principal),
+        STREAM: StreamWebhookKind(stream_webhooks, store.log, SystemClock(), deps.find_principal),
         NOTIFIER: _make_notifiers(deps, writes),
     }
     dead_letters = DeadLetters(store.targets, kinds, deps.wake_duties)
@@ -77,7 +77,7 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
 def _make_notifiers(deps: Dependencies, writes: Writes) -> NotifierKind:
     store = deps.store
     named = {one.name: one for one in deps.notifiers}
-    return NotifierKind(named, store.log, store.projections, deps.machine, Home(writes), OWNER)
+    return NotifierKind(named, store.log, store.projections, SystemClock(), Home(writes), OWNER)
 
 
 def make_link_handlers(
@@ -89,14 +89,14 @@ def make_link_handlers(
 ) -> LinkHandlers:
     """Builds the handlers for links, devices and webhooks; ``served`` grants and reads streams of events."""
     store, writes, (grants, snapshots) = services.store, services.writes, served
-    recoveries = Recoveries(writes, store.log, store.projections)
+    recoveries = Recoveries(writes, store.projections)
     return LinkHandlers(
         streams=DeviceStreams(
             grants,
             snapshots,
             store.acks,
             store.channels,
-            RowReads(store.log, snapshots.packets),
+            RowReads(snapshots.packets),
             recoveries,
             services.deps.clock,
         ),
@@ -123,7 +123,6 @@ def _make_devices(services: CoreServices, webhooks: Webhooks) -> Devices:
         arrivals=services.arrivals,
         channels=store.channels,
         projections=store.projections,
-        log=store.log,
         clock=deps.clock,
         web_push=_make_web_push(deps, webhooks),
         tokens=ActionTokens(webhooks.sealer, deps.clock, deps.ids, deps.buttons),
@@ -135,5 +134,5 @@ def _make_web_push(deps: Dependencies, webhooks: Webhooks) -> WebPush | None:
     if sender is None or sealer is None or not is_installed():
         return None
     return WebPush(
-        deps.store.push_keys, sealer, sender, webhooks.rules, deps.machine, deps.push_contact
+        deps.store.push_keys, sealer, sender, webhooks.rules, SystemClock(), deps.push_contact
     )

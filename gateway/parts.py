@@ -16,7 +16,6 @@ from passerelle.control.evidence import Exporting
 from passerelle.control.evidence_facts import EvidenceReader
 from passerelle.control.handlers import Handlers
 from passerelle.control.interruption import Interrupting
-from passerelle.control.list_states import ListStates
 from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.oversight import Oversight
@@ -63,7 +62,7 @@ from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
 from passerelle.gateway.settings.policy import read_tried_policy
 from passerelle.gateway.subagents import SubagentHandlers, make_subagents
 from passerelle.permission_bridge.answers.attention import Attending
-from passerelle.permission_bridge.answers.audit import Auditing, Explaining
+from passerelle.permission_bridge.answers.audit import Auditing
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
 from passerelle.permission_bridge.answers.subjects import Subjects
 from passerelle.permission_bridge.answers.workers import WorkerApprovals
@@ -152,15 +151,16 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     snapshots = StreamSnapshots(
         writes,
         questions,
-        PacketReads(store.log, services.contents),
-        ListStates(writes, store.projections, tasks.records),
+        PacketReads(services.contents),
+        store.projections,
+        tasks.records,
     )
     pausing = AgentPausing(
         writes, deps.pauses, store.queues, store.due.hasten, deps.catalogue.list_names
     )
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = make_link_handlers(services, webhooks, notifying, models, (grants, snapshots))
-    answers = Answers(writes, services.contents, dispatch, queues)
+    answers = Answers(dispatch, queues)
     router = tasks.starting.routing.router
     messages = _make_messages(
         services, notifying.push_configs, task_parts, answers, tools, router, turn_queues
@@ -223,11 +223,11 @@ def _make_messages(
     turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
-    blobs, inputs = services.store.blobs, task_parts.inputs
+    inputs = task_parts.inputs
     return Messages(
         turns=task_parts.turns,
         templated_turns=TemplatedTurns(task_parts.turns),
-        follow_ups=FollowUps(writes, blobs, services.actions, services.ownership, dispatch, inputs),
+        follow_ups=FollowUps(writes, services.actions, services.ownership, dispatch, inputs),
         references=services.references,
         prerequisites=Prerequisites(services.references.ownership),
         push_configs=push_configs,
@@ -282,7 +282,7 @@ def _make_task_parts(
     services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
 ) -> _TaskParts:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
-    finishing = Finishing(writes, services.ownership, dispatch)
+    finishing = Finishing(services.ownership, dispatch)
     turns = Turns(
         writes,
         services.store.blobs,
@@ -307,16 +307,14 @@ def _make_task_parts(
 def _make_records(services: CoreServices) -> TaskLists:
     deps, store = services.deps, services.store
     lag = Lag(store.projections, deps.clock)
-    return TaskLists(services.writes, store.log, store.projections, deps.catalogue.list_names, lag)
+    return TaskLists(services.writes, store.projections, deps.catalogue.list_names, lag)
 
 
 def _make_models(services: CoreServices) -> Models:
     store = services.store
     receivers = Receivers(store.targets, store.acks)
     clock, contents = services.deps.clock, services.contents
-    return Models(
-        services.writes, store.log, services.ownership, clock, receivers, contents, store.queues
-    )
+    return Models(services.writes, services.ownership, clock, receivers, contents, store.queues)
 
 
 def _make_task_handlers(
@@ -336,13 +334,13 @@ def _make_task_handlers(
     )
     ownership, contents, turns = services.ownership, services.contents, task_parts.turns
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
-    histories = TurnHistories(writes, store.log)
+    histories = TurnHistories(writes)
     return TaskHandlers(
         reads=TaskReads(ownership, contents, notifying.following, store.runtime_id, models),
-        listing=Listing(writes, store.log, store.projections, contents),
+        listing=Listing(writes, store.projections, contents),
         records=records,
         models=models,
-        outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, deps.outputs),
+        outputs=Outputs(ownership, contents, store.copies, deps.outputs),
         creating=Creating(
             turns,
             ownership,
@@ -370,18 +368,18 @@ def _make_task_handlers(
         ),
         finishing=task_parts.finishing,
         cancelling=task_parts.cancelling,
-        rerunning=Rerunning(turns.writes, ownership, task_parts.planning, dispatch, deps.find_peer),
+        rerunning=Rerunning(ownership, task_parts.planning, dispatch, deps.find_peer),
         linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
         interrupting=Interrupting(
             records, task_parts.cancelling, dispatch, task_parts.governing, queues.pull
         ),
         rolling_back=RollingBack(histories),
-        compacting=Compacting(histories, ownership, contents, store.blobs),
+        compacting=Compacting(histories, ownership, contents),
         thread_contexts=ThreadContexts(models, histories, store.blobs),
         exporting=Exporting(
             changes,
-            EvidenceReader(writes, ownership, services.lists),
+            EvidenceReader(ownership, services.lists),
             store.blobs,
             deps.evidence_signer,
         ),
@@ -398,14 +396,13 @@ def _make_permission_handlers(
     tools: ToolInventories,
 ) -> PermissionHandlers:
     deps, dispatch, actions = services.deps, services.dispatch, services.actions
-    granting, log = dispatch.consulting.granting, services.store.log
-    dry_run = PolicyDryRun(records, log, deps.list_callers, read_tried_policy)
+    granting = dispatch.consulting.granting
+    dry_run = PolicyDryRun(records, services.store.log, deps.list_callers, read_tried_policy)
     return PermissionHandlers(
         question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
         attending=Attending(actions, dispatch, deps.store.mutes, deps.time_decision),
-        auditing=Auditing(actions, log),
-        explaining=Explaining(actions, log),
+        auditing=Auditing(actions),
         subjects=Subjects(actions, dispatch.blobs),
         granting=granting,
         judging=tools.judging,

@@ -99,8 +99,8 @@ def make_schedules(
         return await cancelling.cancel(principal, command)
 
     return ScheduleHandlers(
-        Schedules(writes, store.log, store.projections, calendar, deps.find_peer, deps.spending),
-        ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancel),
+        Schedules(writes, store.projections, calendar, deps.find_peer, deps.spending),
+        ScheduleRunner(writes, calendar, deps.find_principal, submit, cancel),
         Jobs(
             writes,
             store.projections,

@@ -160,8 +160,9 @@ class AgentPeer:
         try:
             async with aclosing(self._follow("SendStreamingMessage", params, may_send)) as outcomes:
                 async for outcome in outcomes:
-                    yield outcome
-                    del outcome  # a waiting stream would keep it in memory
+                    passed = [outcome]
+                    del outcome
+                    yield passed.pop()
         finally:
             self._limit.leave()
 
@@ -183,8 +184,9 @@ class AgentPeer:
         ):
             async for outcome in outcomes:
                 place.leave()
-                yield outcome
+                passed = [outcome]
                 del outcome
+                yield passed.pop()
 
     async def cancel(self, task: str) -> PeerOutcome:
         return await self._ask("CancelTask", {"id": task})
@@ -273,8 +275,9 @@ class AgentPeer:
                         if not has_begun and self._may_try_next(guarded, call, outcome):
                             break
                         has_begun = True
-                        yield outcome
+                        passed = [outcome]
                         del outcome
+                        yield passed.pop()
                 if has_begun:
                     return
                 tried.append(guarded.interface)

@@ -25,6 +25,8 @@ INTERNAL_ERROR: Final = -32603
 VERSION_NOT_SUPPORTED: Final = -32009
 
 _RAW_BYTES: Final = 4096
+_RECORD_SEPARATOR: Final = b"\x1e"
+"""Begins each text of a JSON text sequence (RFC 7464): VoltAgent sends it in each event."""
 MESSAGE_CHARS: Final = 2000
 _MAX_RETRY_AFTER_S: Final = 86_400
 _MOST_DETAILS: Final = 8
@@ -61,7 +63,7 @@ def parse_json(raw: bytes) -> Json:
         NotJson: malformed, or nested deeper than ``DEPTH_LIMIT``.
     """
     try:
-        value: Json = orjson.loads(raw)
+        value: Json = orjson.loads(raw.lstrip(_RECORD_SEPARATOR))
     except orjson.JSONDecodeError as error:
         raise NotJson(f"not JSON: {error.msg}") from None
     if is_too_deep(raw, value):

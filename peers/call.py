@@ -62,7 +62,11 @@ class Transport(Protocol):
         ...
 
     def follow(self, interface: Interface, call: PeerCall) -> AsyncGenerator[StreamOutcome, None]:
-        """Makes a call with many answers. All but the last outcome are ``Answered``; the last states how it ended."""
+        """Makes a call with many answers. All but the last outcome are ``Answered``; the last states how it ended.
+
+        An outcome belongs to its reader, who may pause for long before it asks for the next one. So a generator that
+        passes outcomes on keeps none in a variable meanwhile: a large event would stay in memory, and in the budget.
+        """
         ...
 
 

@@ -13,7 +13,7 @@ from passerelle.peers.credential import Auth, is_writable
 from passerelle.peers.interface import PREFERENCE, Choice, Security
 from passerelle.peers.origin import origin_of
 from passerelle.peers.signatures import CardTrust
-from passerelle.runtime.limits.bounds import Bounds
+from passerelle.runtime.limits.limit import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -74,8 +74,9 @@ class GuardedTransport:
                 if not has_begun or _is_failure(outcome):
                     self._record(call, outcome, was_closed=was_closed)
                 has_begun = True
-                yield outcome
+                passed = [outcome]
                 del outcome
+                yield passed.pop()
 
     async def _check_breaker(self, call: PeerCall) -> Unreached | None:
         """A send must not be the probe: while the breaker is open, a harmless request is sent first."""

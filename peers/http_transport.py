@@ -91,8 +91,9 @@ class HttpTransport:
                 aclosing(self._read(response, interface, call, call_id)) as outcomes,
             ):
                 async for outcome in outcomes:
-                    yield outcome
-                    del outcome  # a waiting stream would keep it in memory
+                    passed = [outcome]
+                    del outcome
+                    yield passed.pop()
         except HeldBack:
             yield LEASE_OVER
         except RemoteError as error:
@@ -130,8 +131,9 @@ class HttpTransport:
             if is_stream and answers.is_success(response.status):
                 async with aclosing(self._read_frames(response, room)) as frames:
                     async for frame in frames:
-                        yield frame
+                        passed = [frame]
                         del frame
+                        yield passed.pop()
                 return
             # An error before the first event is a plain response (A2A 1.0 section 9.4.2).
             outcome = await self._read_whole(response, call, call_id, room)
@@ -171,10 +173,11 @@ class HttpTransport:
                 outcome = _hold(self._wire.read_event(payload), hold)
                 del payload, hold
                 has_begun = True
-                yield outcome
-                if not isinstance(outcome, Answered):
-                    return
+                is_last, passed = not isinstance(outcome, Answered), [outcome]
                 del outcome
+                yield passed.pop()
+                if is_last:
+                    return
             if parser.overflowed:
                 yield answers.reject(f"an event over {MAX_EVENT_BYTES} bytes", chunk)
                 return

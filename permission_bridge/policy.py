@@ -108,10 +108,10 @@ class Evaluation:
     risk: Risk
     risk_reasons: tuple[str, ...]
     trail: tuple[TrailStep, ...]
-    rules: tuple[str, ...] = ()
-    grant_id: str | None = None
+    rules: tuple[str, ...]
+    grant_id: str | None
     """The grant that the decision relies on; its use is recorded before the evaluation."""
-    offers_grant: bool = False
+    offers_grant: bool
     """Whether an approver may create a grant instead of a single approval."""
     case: JsonObject | None = None
     """The case as it is recorded."""

@@ -174,7 +174,7 @@ class Batcher:
         """
         return self._submit(_EachCall(packed, count, self._loop.create_future()))
 
-    def send_unacknowledged(self, packed: bytes, linger_s: float = 0.0) -> Awaitable[bool]:
+    def send_unacknowledged(self, packed: bytes, linger_s: float) -> Awaitable[bool]:
         """Queues one command along with a call of the same caller; the awaitable returns whether it was executed."""
         call = _UnacknowledgedCall(packed, 1, self._loop.create_future())
         self._queue.append(call)

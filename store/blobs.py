@@ -18,6 +18,7 @@ from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.core.ports.blobs import Copies
 from passerelle.core.wire.display import explain_error
+from passerelle.store.content_failures import ContentFailures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,8 +33,9 @@ _PROBE: Final = b"passerelle blob probe"
 class DirectoryBlobs:
     """``core.ports.blobs.Blobs`` in a directory: the data directory's, or a path that all instances share."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, failures: ContentFailures | None = None) -> None:
         self.root = root
+        self._failures = failures or ContentFailures()
 
     async def put(self, shard: Shard, content: bytes) -> str:
         """Stores the content and returns its SHA-256 in hex; existing content is only touched.
@@ -51,7 +53,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot take it.
         """
-        await _run(self._write, shard, sha256, pieces)
+        await self._run(self._write, shard, sha256, pieces)
 
     async def replace(self, shard: Shard, name: str, content: bytes) -> None:
         """Replaces the content with this name; readers get the old or the new content, never a mix.
@@ -59,7 +61,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot take it; the old content stays.
         """
-        await _run(_write_whole, self._path(shard, name), (content,))
+        await self._run(_write_whole, self._path(shard, name), (content,))
 
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
         """The content, or None if it does not exist.
@@ -69,10 +71,9 @@ class DirectoryBlobs:
         """
         if not is_digest(sha256):
             return None
-        content = await _run(_find, self._path(shard, sha256).read_bytes)
+        content = await self._run(_find, self._path(shard, sha256).read_bytes)
         if content is not None and hashlib.sha256(content).hexdigest() != sha256:
-            reason = f"blob {sha256} is damaged"
-            raise StoreUnavailable(reason, "no")
+            raise self._failures.note(f"blob {sha256} is damaged")
         return content
 
     async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
@@ -83,7 +84,7 @@ class DirectoryBlobs:
         """
         if not is_digest(sha256):
             return None
-        return await _run(_find, _read, self._path(shard, sha256), start, size)
+        return await self._run(_find, _read, self._path(shard, sha256), start, size)
 
     async def measure(self, shard: Shard, sha256: str) -> int | None:
         """The size of content in bytes; None if it does not exist.
@@ -93,7 +94,7 @@ class DirectoryBlobs:
         """
         if not is_digest(sha256):
             return None
-        found = await _run(_find, self._path(shard, sha256).stat)
+        found = await self._run(_find, self._path(shard, sha256).stat)
         return None if found is None else found.st_size
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
@@ -102,7 +103,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot be changed.
         """
-        return await _run(self._expire, self._path(shard, sha256), before_ms)
+        return await self._run(self._expire, self._path(shard, sha256), before_ms)
 
     async def list_digests(self, shard: Shard) -> list[str]:
         """The hashes of all content of a shard.
@@ -110,7 +111,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the directory cannot be read.
         """
-        return await _run(self._list, shard)
+        return await self._run(self._list, shard)
 
     async def probe(self) -> None:
         """Writes, reads and deletes a blob.
@@ -127,6 +128,13 @@ class DirectoryBlobs:
             raise ConfigInvalid("blobs", f"{self.root}: {explain_error(error)}") from error
         if found != content:
             raise ConfigInvalid("blobs", f"{self.root} does not give back what was written")
+
+    async def _run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Runs a function in another thread; what the directory refuses is StoreUnavailable."""
+        try:
+            return await asyncio.to_thread(function, *arguments, **named)
+        except OSError as error:
+            raise self._failures.note(f"blob directory: {explain_error(error)}") from error
 
     def _path(self, shard: Shard, digest: str) -> Path:
         return self.root / shard.tag / digest[:2] / digest
@@ -149,14 +157,6 @@ class DirectoryBlobs:
             os.utime(path)  # otherwise another copy of the same content could expire now
             return
         _write_whole(path, pieces)
-
-
-async def _run(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Runs a function in another thread; what the directory refuses is StoreUnavailable."""
-    try:
-        return await asyncio.to_thread(function, *arguments, **named)
-    except OSError as error:
-        raise StoreUnavailable(f"blob directory: {explain_error(error)}", "no") from error
 
 
 def _find(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
@@ -209,14 +209,8 @@ def is_digest(name: str) -> bool:
 
 
 WITHOUT_EXTRA: Final = "buckets take a further library: pip install 'passerelle[s3]'"
-_UPLOADS: Final = "uploads"
-"""The part with agents' uploads that no artifact refers to yet."""
-_ARCHIVE: Final = "archive"
-"""The part with archived sessions."""
-_TOMBSTONES: Final = "forgotten"
-"""The part with tombstones of forgotten data."""
-_COPIES: Final = "copies"
-"""The part with files that agents named by URL: they may expire, content of facts may not."""
+_PARTS: Final = ("", "copies", "uploads", "archive", "forgotten")
+"""The parts of a place, in the order of ``BlobStores``. Copies may expire, content of facts may not."""
 
 
 class BlobStore(Copies, Protocol):
@@ -247,7 +241,8 @@ class BlobStore(Copies, Protocol):
 class BlobStores:
     """Everything that is stored outside of the engine, each in its own part of one place.
 
-    ``blobs`` is the content of facts, ``copies`` the files that agents named by URL, ``uploads`` what agents uploaded.
+    ``blobs`` is the content of facts, ``copies`` the files that agents named by URL, ``uploads`` what agents uploaded
+    and no artifact refers to yet, ``segments`` the archived sessions, ``tombstones`` those of forgotten data.
     """
 
     blobs: BlobStore
@@ -255,17 +250,17 @@ class BlobStores:
     uploads: BlobStore
     segments: BlobStore
     tombstones: BlobStore
+    failures: ContentFailures
+    """The failures of all of them."""
 
     @classmethod
     def open(cls, place: Path | str) -> Self:
         """Opens them in a folder, or below ``s3://bucket/prefix``. Raises as ``open_blobs`` does."""
-        return cls(
-            open_blobs(place),
-            open_copies(place),
-            open_uploads(place),
-            open_segments(place),
-            open_tombstones(place),
+        failures = ContentFailures()
+        blobs, copies, uploads, segments, tombstones = (
+            _open(place, part, failures) for part in _PARTS
         )
+        return cls(blobs, copies, uploads, segments, tombstones, failures)
 
 
 def open_blobs(place: Path | str) -> BlobStore:
@@ -274,36 +269,18 @@ def open_blobs(place: Path | str) -> BlobStore:
     Raises:
         ConfigInvalid: the bucket URL is invalid, or the bucket library is not installed.
     """
-    return DirectoryBlobs(place) if isinstance(place, Path) else _open_bucket(place)
+    return _open(place, "", ContentFailures())
 
 
-def open_copies(place: Path | str) -> BlobStore:
-    """Opens the copies of agents' files, next to the content of facts. Raises as ``open_blobs`` does."""
-    return _open_part(place, _COPIES)
+def _open(place: Path | str, part: str, failures: ContentFailures) -> BlobStore:
+    if isinstance(place, Path):
+        return DirectoryBlobs(place / part, failures)
+    return _open_bucket(place, part, failures)
 
 
-def open_uploads(place: Path | str) -> BlobStore:
-    """Opens the uploads of agents, next to the content of facts. Raises as ``open_blobs`` does."""
-    return _open_part(place, _UPLOADS)
-
-
-def open_segments(place: Path | str) -> BlobStore:
-    """Opens the archive, next to the content of facts. Raises as ``open_blobs`` does."""
-    return _open_part(place, _ARCHIVE)
-
-
-def open_tombstones(place: Path | str) -> BlobStore:
-    """Opens the tombstones, next to the content of facts. Raises as ``open_blobs`` does."""
-    return _open_part(place, _TOMBSTONES)
-
-
-def _open_part(place: Path | str, part: str) -> BlobStore:
-    return DirectoryBlobs(place / part) if isinstance(place, Path) else _open_bucket(place, part)
-
-
-def _open_bucket(url: str, part: str = "") -> BucketBlobs:
+def _open_bucket(url: str, part: str, failures: ContentFailures) -> BucketBlobs:
     try:
         from passerelle.store.buckets import BucketBlobs  # noqa: PLC0415  an extra
     except ImportError:
         raise ConfigInvalid("blobs", WITHOUT_EXTRA) from None
-    return BucketBlobs(url, part)
+    return BucketBlobs(url, part, failures)

@@ -24,6 +24,8 @@ from passerelle.store.blobs import is_digest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from passerelle.store.content_failures import ContentFailures
+
 _PROBE: Final = b"passerelle blob probe"
 _CONNECT_S: Final = 3
 _ANSWER_S: Final = 20
@@ -35,8 +37,9 @@ _PART_BYTES: Final = 1_048_576
 class BucketBlobs:
     """``core.ports.blobs.Copies`` below a prefix of a bucket; ``url`` reads ``s3://bucket/prefix``."""
 
-    def __init__(self, url: str, part: str = "") -> None:
+    def __init__(self, url: str, part: str, failures: ContentFailures) -> None:
         self.url = url
+        self._failures = failures
         self._part = f"{part}/" if part else ""
         self._bucket = _open(url)
 
@@ -50,7 +53,7 @@ class BucketBlobs:
         try:
             await put_async(self._bucket, self._name(shard, digest), content)
         except (BaseError, OSError, ValueError) as error:
-            raise _away(error) from error
+            raise self._fail(error) from error
         return digest
 
     async def put_pieces(self, shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
@@ -62,7 +65,7 @@ class BucketBlobs:
         try:
             await put_async(self._bucket, self._name(shard, sha256), _join(pieces))
         except (BaseError, OSError, ValueError) as error:
-            raise _away(error) from error
+            raise self._fail(error) from error
 
     async def replace(self, shard: Shard, name: str, content: bytes) -> None:
         """Replaces the content with this name; readers get the old or the new content, never a mix.
@@ -86,10 +89,9 @@ class BucketBlobs:
         except FileNotFoundError:
             return None
         except (BaseError, OSError, ValueError) as error:
-            raise _away(error) from error
+            raise self._fail(error) from error
         if hashlib.sha256(content).hexdigest() != sha256:
-            reason = f"blob {sha256} is damaged"
-            raise StoreUnavailable(reason, "no")
+            raise self._failures.note(f"blob {sha256} is damaged")
         return content
 
     async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
@@ -109,7 +111,7 @@ class BucketBlobs:
             # A bucket refuses a range that begins after the end.
             if await self._ends_before(name, start):
                 return b""
-            raise _away(error) from error
+            raise self._fail(error) from error
 
     async def _ends_before(self, name: str, start: int) -> bool:
         try:
@@ -130,7 +132,7 @@ class BucketBlobs:
         except FileNotFoundError:
             return None
         except (BaseError, OSError, ValueError) as error:
-            raise _away(error) from error
+            raise self._fail(error) from error
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
         """Removes content last put before ``before_ms``, by the clock of the bucket; returns whether it is gone.
@@ -147,7 +149,7 @@ class BucketBlobs:
         except FileNotFoundError:
             return True
         except (BaseError, OSError, ValueError) as error:
-            raise _away(error) from error
+            raise self._fail(error) from error
         return True
 
     async def list_digests(self, shard: Shard) -> list[str]:
@@ -160,7 +162,7 @@ class BucketBlobs:
             listed = obstore.list(self._bucket, f"{self._part}{shard.tag}/")  # pyright: ignore[reportUnknownMemberType]
             found = await listed.collect_async()
         except (BaseError, OSError, ValueError) as error:
-            raise _away(error) from error
+            raise self._fail(error) from error
         names = (one["path"].rpartition("/")[2] for one in found)
         return [name for name in names if is_digest(name)]
 
@@ -179,6 +181,11 @@ class BucketBlobs:
             raise ConfigInvalid("blobs", f"{self.url}: {error}") from error
         if found != content:
             raise ConfigInvalid("blobs", f"{self.url} does not give back what was written")
+
+    def _fail(self, error: Exception) -> StoreUnavailable:
+        """Uses only the first line of an error: the others are the library's debug output, with headers in it."""
+        first = str(error).strip().partition("\n")[0]
+        return self._failures.note(f"bucket: {first[:200]}")
 
     def _name(self, shard: Shard, digest: str) -> str:
         return f"{self._part}{shard.tag}/{digest[:2]}/{digest}"
@@ -212,9 +219,3 @@ def _open(url: str) -> S3Store:
         )
     except (BaseError, ValueError) as error:
         raise ConfigInvalid("blobs", f"{url}: {error}") from error
-
-
-def _away(error: Exception) -> StoreUnavailable:
-    """Uses only the first line of an error: the others are the library's debug output, with headers in it."""
-    first = str(error).strip().partition("\n")[0]
-    return StoreUnavailable(f"bucket: {first[:200]}", "no")

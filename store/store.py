@@ -170,6 +170,7 @@ class Store:
         self.inventory = RedisInventory(nodes)
         self.views = RedisViews(nodes)
         self.blobs, self.copies = stored.blobs, stored.copies
+        self.blob_failures = stored.failures
         self.uploads = RedisUploads(nodes, stored.uploads)
 
     @property

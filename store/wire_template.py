@@ -46,9 +46,7 @@ class WireTemplate:
     """
 
 
-def make_wire_template(
-    one: Example, other: Example, free: AbstractSet[int] = frozenset()
-) -> WireTemplate | None:
+def make_wire_template(one: Example, other: Example, free: AbstractSet[int]) -> WireTemplate | None:
     """The template of two samples; None if a value has an effect beyond its occurrences.
 
     None also if an occurring value is equal in both: a constant with its digits, such as a port that begins like a

@@ -90,9 +90,9 @@ class DeliveryDeps:
     drop: Callable[[Shard, DueRow], Awaitable[object]]
     wake: Callable[[Shard, float], None]
     logger: FilteringBoundLogger
-    count: Callable[[str, str], None] = lambda _kind, _outcome: None
-    time: Callable[[str, float], None] = lambda _kind, _seconds: None
-    timer: Callable[[], float] = lambda: 0.0
+    count: Callable[[str, str], None]
+    time: Callable[[str, float], None]
+    timer: Callable[[], float]
     """A monotonic clock, in seconds."""
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LARGE_AT_ONCE))
 

@@ -75,8 +75,8 @@ class Notifier:
 
     name: str
     url: URL
-    people: frozenset[str] = frozenset()
-    secret: bytes | None = None
+    people: frozenset[str]
+    secret: bytes | None
 
     def covers(self, principal: Principal) -> bool:
         """Whether it gets the approvals of a principal."""

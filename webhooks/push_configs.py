@@ -141,7 +141,7 @@ class PushConfigs:
     ownership: Ownership
     sealer: Sealer | None
     rules: WebhookRules
-    deliver_final: bool = False
+    deliver_final: bool
 
     @property
     def is_on(self) -> bool:
@@ -163,7 +163,8 @@ class PushConfigs:
     ) -> PushConfigSet:
         """Stores a config of a task of the caller, and returns it as its owner sees it.
 
-        A config without an id gets one derived from the idempotency key, so that a repeated call finds it.
+        A config without an id gets one derived from the idempotency key, so that a repeated call finds it. One of 0.3,
+        whose operation is called *set*, replaces the caller's config with its URL.
 
         Raises:
             NotFound: no such task of the caller.
@@ -172,6 +173,8 @@ class PushConfigs:
         self.check(command.config)
         owned = await self.ownership.find(principal, command.task, command.agent)
         config = command.config
+        if config.id is None and config.dialect == "0.3":
+            config = change(config, id=_find_same(owned, command.task, principal, config.url))
         if config.id is None and idem is not None:
             config = change(config, id=derive_id("push", owned.ref.shard, command.task, idem))
         config = self._name(config, owned.ref)
@@ -189,13 +192,18 @@ class PushConfigs:
     ) -> None:
         """Stores a config that comes with a message to a task, before the message has any effect.
 
-        A config without an id gets one derived from the message id, so that a repeated request adds none.
+        Clients send the same config with every message. One without an id replaces the caller's config with its URL,
+        so that a receiver gets each event once. Otherwise it gets an id derived from the message id, so that a repeated
+        request adds none.
         """
-        task = EntityRef(EntityKind.TASK, (command.task or "").partition("~")[0])
-        if config.id is None and parse_facade(command.task or "") is not None:
-            name = derive_id("push", task.shard, task.id, str(command.message["messageId"]))
-            config = change(config, id=name)
-        await self.set(principal, SetPushConfig(command.task or "", config, command.agent))
+        facade = command.task or ""
+        task = EntityRef(EntityKind.TASK, facade.partition("~")[0])
+        if config.id is None and parse_facade(facade) is not None:
+            owned = await self.ownership.find(principal, facade, command.agent)
+            same = _find_same(owned, facade, principal, config.url)
+            made = derive_id("push", task.shard, task.id, str(command.message["messageId"]))
+            config = change(config, id=same or made)
+        await self.set(principal, SetPushConfig(facade, config, command.agent))
 
     def attach(
         self,
@@ -348,6 +356,16 @@ def _list_stored(owned: Owned, facade: str) -> dict[str, StoredPush]:
         for name, value in owned.held.fields.items()
         if name.startswith(start)
     }
+
+
+def _find_same(owned: Owned, facade: str, principal: Principal, url: str) -> str | None:
+    """The id of the config of ``principal`` with that URL."""
+    same = [
+        name
+        for name, stored in _list_stored(owned, facade).items()
+        if (stored.by, stored.url) == (principal.key, url)
+    ]
+    return min(same, default=None)
 
 
 def _is_live(state: object, facade: str) -> bool:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import AnyPayload
     from passerelle.core.ports.channels import Channels
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.session.webhook_requests import (
         ListStreamWebhooks,
         WebhookAnswer,
@@ -139,7 +138,6 @@ class StreamWebhooks:
     writes: Writes
     targets: RedisTargets
     channels: Channels
-    log: EventLog
     home: Home
     access: StreamAccess
     sealer: Sealer | None
@@ -327,7 +325,7 @@ class StreamWebhooks:
         )
         # A hello creates the inbox, if there is none.
         await self.channels.record_hello(owner.key, stored.channel_id, to_bytes(record), None)
-        head = await self.log.read_head(name.stream)
+        head = await self.writes.log.read_head(name.stream)
         if head is None:
             raise StoreUnavailable("the inbox has gone again", "unknown")
         await self.targets.make(name.stream, name.target, str(end_of(head)))

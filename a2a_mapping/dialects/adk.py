@@ -14,10 +14,9 @@ message would have to answer all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
+from passerelle.a2a_mapping.dialects.gate import make_input_prompt, make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag, read_parts
 from passerelle.a2a_mapping.dialects.pause import (
     AgentPause,
@@ -26,7 +25,7 @@ from passerelle.a2a_mapping.dialects.pause import (
     identify_occurrence,
     require_all,
 )
-from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
+from passerelle.a2a_mapping.dialects.plain_text import CANCEL
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.approval.response_schema import check_schema
@@ -144,17 +143,8 @@ def _read_input(pause: AgentPause, native_id: str, args: JsonObject) -> PeerProm
     form = _read_form(schema)
     if schema and form is None and schema.get("type") != "string":
         return None
-    asked = make_permission_prompt(
-        NAME, pause, (_FORM if form else _WORDS) + native_id, INPUT, {}, text
-    )
-    return replace(
-        asked,
-        kind="input",
-        action_type="free_input",
-        options=(REPLY, CANCEL),
-        subject=None,
-        response_schema=form,
-    )
+    prefix = _FORM if form else _WORDS
+    return make_input_prompt(NAME, pause, prefix + native_id, INPUT, text, form)
 
 
 def _read_form(schema: JsonObject) -> JsonObject | None:

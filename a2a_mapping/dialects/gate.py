@@ -1,11 +1,13 @@
-"""A yes-or-no question about one tool call, which most frameworks ask, each in its own form."""
+"""The questions that most frameworks ask, each in its own form: a yes or no about one tool call, words, a form."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import escape_text, escape_value
 from passerelle.a2a_mapping.dialects.pause import AgentPause, identify_occurrence, is_lossy
+from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import Option
 from passerelle.core.wire.json import Json, JsonObject
@@ -39,3 +41,16 @@ def make_permission_prompt(
         subject=shown if isinstance(shown, dict) else subject,
         lossy=lossy,
     )
+
+
+def ask_for_words(asked: PeerPrompt) -> PeerPrompt:
+    """The same question, to be answered by a reply."""
+    return replace(asked, kind="input", action_type="free_input", options=(REPLY, CANCEL))
+
+
+def make_input_prompt(
+    dialect: str, pause: AgentPause, native_id: str, tool: str, text: str, form: JsonObject | None
+) -> PeerPrompt:
+    """The question for words, or with ``form``, a JSON Schema, for its members."""
+    asked = ask_for_words(make_permission_prompt(dialect, pause, native_id, tool, {}, text))
+    return replace(asked, subject=None, response_schema=form)

@@ -7,14 +7,13 @@ about the nested tools, and their ids are answered. One message answers all tool
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import escape_text
-from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
+from passerelle.a2a_mapping.dialects.gate import make_input_prompt, make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
-from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
+from passerelle.a2a_mapping.dialects.plain_text import NO_CONSENT
 from passerelle.a2a_mapping.extensions import KAGENT_HITL
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -132,15 +131,8 @@ def make_question(
 ) -> PeerPrompt:
     """One prompt for all questions of a call of ``ask_user``, at least one: for words, or for a form with several."""
     words = "\n".join(map(_format_question, questions))
-    asked = make_permission_prompt(dialect, pause, native_id, ASK_USER, {}, words)
-    return replace(
-        asked,
-        kind="input",
-        action_type="free_input",
-        options=(REPLY, CANCEL),
-        subject=None,
-        response_schema=_make_form_schema(questions) if len(questions) > 1 else None,
-    )
+    form = _make_form_schema(questions) if len(questions) > 1 else None
+    return make_input_prompt(dialect, pause, native_id, ASK_USER, words, form)
 
 
 def _format_question(question: JsonObject) -> str:

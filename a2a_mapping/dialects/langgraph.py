@@ -13,10 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, make_permission_prompt
+from passerelle.a2a_mapping.dialects.gate import (
+    APPROVE,
+    REJECT,
+    ask_for_words,
+    make_permission_prompt,
+)
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
-from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
+from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.wire.json import Json, JsonObject
@@ -99,7 +104,7 @@ def _read(pause: AgentPause, interrupt: JsonObject) -> list[PeerPrompt]:
         ]
     words = value if isinstance(value, str) else ""
     asked = make_permission_prompt(NAME, pause, f"{name}{_SEPARATOR}", "", value, words)
-    return [replace(asked, kind="input", action_type="free_input", options=(REPLY, CANCEL))]
+    return [ask_for_words(asked)]
 
 
 def _read_call(

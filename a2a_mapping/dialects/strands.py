@@ -7,10 +7,9 @@ by ``y`` or ``n`` as in the framework's own examples; any other one asks for tex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
+from passerelle.a2a_mapping.dialects.gate import ask_for_words, make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_parts
 from passerelle.a2a_mapping.dialects.pause import (
     AgentPause,
@@ -18,7 +17,6 @@ from passerelle.a2a_mapping.dialects.pause import (
     encode_parts,
     require_all,
 )
-from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.wire.json import JsonObject
@@ -81,7 +79,6 @@ def _read(pause: AgentPause, interrupt: JsonObject) -> PeerPrompt | None:
     name, reason = text_at(interrupt, "name"), interrupt.get("reason")
     tool = text_at(reason, "tool") if isinstance(reason, dict) else ""
     text = reason if isinstance(reason, str) else ""
-    gate = make_permission_prompt(NAME, pause, native_id, tool or name, reason, text)
-    if any(word in name.lower() for word in _GATES):
-        return gate
-    return replace(gate, kind="input", action_type="free_input", options=(REPLY, CANCEL))
+    asked = make_permission_prompt(NAME, pause, native_id, tool or name, reason, text)
+    is_gate = any(word in name.lower() for word in _GATES)
+    return asked if is_gate else ask_for_words(asked)

@@ -38,6 +38,14 @@ _READERS: Final[Mapping[str, tuple[str, _Change]]] = {
     "artifactUpdate": ("artifactUpdate", objects.read_artifact_event),
     "artifact_update": ("artifactUpdate", objects.read_artifact_event),
 }
+_OWN_MEMBERS: Final[Mapping[str, str]] = {
+    "artifact": "artifact-update",
+    "parts": "message",
+    "content": "message",
+    "taskId": "status-update",
+    "id": "task",
+}
+"""The first of these members of an object names its kind."""
 
 
 def write_response(response: JsonObject, form: Form) -> JsonObject:
@@ -51,7 +59,10 @@ def write_response(response: JsonObject, form: Form) -> JsonObject:
 
 
 def read_response(response: JsonObject, form: Form) -> JsonObject:
-    """A 1.0 StreamResponse; any other object stays unchanged."""
+    """A 1.0 StreamResponse; any other object stays unchanged.
+
+    The kind of one without ``kind`` is known by its members: some agents omit it, and clients of the SDKs accept that.
+    """
     kind = response.get("kind")
     if isinstance(kind, str) and kind in _READERS:
         name, read = _READERS[kind]
@@ -60,6 +71,10 @@ def read_response(response: JsonObject, form: Form) -> JsonObject:
         value = response.get(member)
         if isinstance(value, dict):
             return {name: read(value, form)}
+    for member, named in _OWN_MEMBERS.items():
+        if member in response:
+            name, read = _READERS[named]
+            return {name: read(response, form)}
     return response
 
 

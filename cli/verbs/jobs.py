@@ -14,12 +14,12 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts
 from passerelle.cli.verbs.verb import (
     GatewayLink,
     PageFlag,
+    TableColumn,
     add_verb,
     flatten,
     format_fields,
     format_rows,
     make_group,
-    name_next,
     name_path,
     name_repeat,
     name_title,
@@ -29,7 +29,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.display import escape_text, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from passerelle.core.wire.json import Json, JsonObject
@@ -111,7 +111,7 @@ def list_all(
 ) -> None:
     """List jobs, the newest first."""
     answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
-    link.print_answer(answer, _list(objects_at(answer, "jobs"), text_at(answer, "nextPageToken")))
+    link.print_list(answer, "jobs", _COLUMNS)
 
 
 @add_verb(jobs, "jobs show se_2f…")
@@ -217,21 +217,15 @@ def _name_counts(job: JsonObject) -> str:
     return "  ".join([text_at(job, "status"), *cells])
 
 
-def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
-    yield from format_rows(
-        found,
-        {
-            "JOB": "jobId",
-            "STATUS": "status",
-            "ITEMS": "items",
-            "DONE": lambda one: str(object_at(one, "counts").get("completed", 0)),
-            "FAILED": lambda one: str(object_at(one, "counts").get("failed", 0)),
-            "CREATED": "createdAt",
-            "TITLE": name_title,
-        },
-    )
-    yield f"jobs: {len(found)}"
-    yield from name_next(next_page)
+_COLUMNS: Final[Mapping[str, TableColumn]] = {
+    "JOB": "jobId",
+    "STATUS": "status",
+    "ITEMS": "items",
+    "DONE": lambda one: str(object_at(one, "counts").get("completed", 0)),
+    "FAILED": lambda one: str(object_at(one, "counts").get("failed", 0)),
+    "CREATED": "createdAt",
+    "TITLE": name_title,
+}
 
 
 def describe_job(job: JsonObject) -> Iterator[str]:

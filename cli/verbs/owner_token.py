@@ -29,7 +29,7 @@ def rotate(
     ] = False,
 ) -> None:
     """Replace the owner token; running gateways use the new one."""
-    from passerelle.gateway.auth.rotation import run_rotation
+    from passerelle.gateway.auth.access import run_rotation
     from passerelle.gateway.server import run
     from passerelle.runtime.common.private_file import replace_private
     from passerelle.runtime.observability.logs import configure_logs

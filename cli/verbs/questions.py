@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.a2a_mapping.members import object_at, text_at, texts_at
 from passerelle.cli.verbs.approval_text import RiskWord, describe_judgement
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
 from passerelle.core.agent_name import find_base
 
 if TYPE_CHECKING:
@@ -147,10 +147,4 @@ def unmute(link: GatewayLink, agent: AgentArgument) -> None:
 def list_mutes(link: GatewayLink) -> None:
     """List the agents that are muted now."""
     result = link.read(_MUTES_PATH)
-    link.print_answer(result, _list(objects_at(result, "mutes")))
-
-
-def _list(found: list[JsonObject]) -> Iterator[str]:
-    rows = [[text_at(one, "peer"), text_at(one, "until")] for one in found]
-    yield from format_table(("AGENT", "UNTIL"), rows)
-    yield f"mutes: {len(found)}"
+    link.print_list(result, "mutes", {"AGENT": "peer", "UNTIL": "until"})

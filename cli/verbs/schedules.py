@@ -10,12 +10,12 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.verbs.verb import (
     GatewayLink,
     PageFlag,
+    TableColumn,
     add_verb,
     flatten,
     format_fields,
     format_rows,
     make_group,
-    name_next,
     name_path,
     name_repeat,
     name_title,
@@ -24,7 +24,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.runtime.common.durations import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from passerelle.core.wire.json import Json, JsonObject
 
@@ -106,9 +106,7 @@ def list_all(
 ) -> None:
     """List schedules, the newest first."""
     answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
-    link.print_answer(
-        answer, _list(objects_at(answer, "schedules"), text_at(answer, "nextPageToken"))
-    )
+    link.print_list(answer, "schedules", _COLUMNS)
 
 
 @add_verb(schedules, "schedules show se_2f…")
@@ -170,21 +168,15 @@ def _name_times(schedule: JsonObject) -> str:
     return f"{text_at(schedule, 'cron')} {text_at(schedule, 'timezone')}"
 
 
-def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
-    yield from format_rows(
-        found,
-        {
-            "SCHEDULE": "scheduleId",
-            "STATUS": "status",
-            "AGENT": "agent",
-            "WHEN": _name_times,
-            "NEXT": "nextAt",
-            "RUNS": "runs",
-            "TITLE": name_title,
-        },
-    )
-    yield f"schedules: {len(found)}"
-    yield from name_next(next_page)
+_COLUMNS: Final[Mapping[str, TableColumn]] = {
+    "SCHEDULE": "scheduleId",
+    "STATUS": "status",
+    "AGENT": "agent",
+    "WHEN": _name_times,
+    "NEXT": "nextAt",
+    "RUNS": "runs",
+    "TITLE": name_title,
+}
 
 
 def _describe(schedule: JsonObject) -> Iterator[str]:

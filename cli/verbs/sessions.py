@@ -12,19 +12,19 @@ from passerelle.cli.verbs.tasks import VersionFlag
 from passerelle.cli.verbs.verb import (
     GatewayLink,
     PageFlag,
+    TableColumn,
     add_verb,
     flatten,
     format_fields,
     format_rows,
     make_group,
-    name_next,
     name_path,
     name_repeat,
     name_title,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from passerelle.core.wire.json import Json, JsonObject
 
@@ -49,9 +49,7 @@ def list_all(
 ) -> None:
     """List sessions, the newest activity first."""
     answer = link.read("/v1/sessions", {"pageSize": limit, "pageToken": page})
-    link.print_answer(
-        answer, _list(objects_at(answer, "sessions"), text_at(answer, "nextPageToken"))
-    )
+    link.print_list(answer, "sessions", _COLUMNS)
 
 
 @add_verb(sessions, "sessions show se_2f… --limit 20")
@@ -217,22 +215,6 @@ def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     )
 
 
-def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
-    yield from format_rows(
-        found,
-        {
-            "SESSION": "sessionId",
-            "ACTIVE": "activeAt",
-            "TASKS": "tasks",
-            "THREADS": "threadCount",
-            "TITLE": name_title,
-            "LABELS": _name_labels,
-        },
-    )
-    yield f"sessions: {len(found)}"
-    yield from name_next(next_page)
-
-
 def _describe(session: JsonObject) -> Iterator[str]:
     history = object_at(session, "history")
     yield from format_fields(
@@ -270,3 +252,13 @@ def _describe(session: JsonObject) -> Iterator[str]:
 def _name_labels(session: JsonObject) -> str:
     labels = object_at(session, "labels")
     return ", ".join(f"{name}={text}" for name, text in labels.items())
+
+
+_COLUMNS: Final[Mapping[str, TableColumn]] = {
+    "SESSION": "sessionId",
+    "ACTIVE": "activeAt",
+    "TASKS": "tasks",
+    "THREADS": "threadCount",
+    "TITLE": name_title,
+    "LABELS": _name_labels,
+}

@@ -11,10 +11,10 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts
 from passerelle.cli.verbs.verb import (
     GatewayLink,
     PageFlag,
+    TableColumn,
     add_verb,
     flatten,
     format_fields,
-    format_rows,
     make_group,
     name_next,
     name_path,
@@ -24,7 +24,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.runtime.common.durations import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from passerelle.core.wire.json import Json, JsonObject
 
@@ -50,7 +50,7 @@ def list_all(
     if sum(given is not None for given in scope.values()) != 1:
         raise typer.BadParameter("give one of --task, --thread, --session", param_hint="'--task'")
     answer = link.read(_PATH, scope)
-    link.print_answer(answer, _list(objects_at(answer, "subagents")))
+    link.print_list(answer, "subagents", _COLUMNS)
 
 
 @add_verb(subagents, "subagents show sub_2f…~1~echo")
@@ -162,19 +162,14 @@ def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     link.print_answer(answer, ["  ".join([one for one in (*cells, *name_repeat(answer)) if one])])
 
 
-def _list(found: list[JsonObject]) -> Iterator[str]:
-    yield from format_rows(
-        found,
-        {
-            "SUBAGENT": "subagentId",
-            "STATE": "state",
-            "AGENT": "peer",
-            "TASKS": lambda one: str(len(texts_at(one, "tasks"))),
-            "OPENED": "openedAt",
-            "PARENT": "parent.taskId",
-        },
-    )
-    yield f"subagents: {len(found)}"
+_COLUMNS: Final[Mapping[str, TableColumn]] = {
+    "SUBAGENT": "subagentId",
+    "STATE": "state",
+    "AGENT": "peer",
+    "TASKS": lambda one: str(len(texts_at(one, "tasks"))),
+    "OPENED": "openedAt",
+    "PARENT": "parent.taskId",
+}
 
 
 def _describe(subagent: JsonObject) -> Iterator[str]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import typer
 
-from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.settings_flags import load, load_local, name_sources
 from passerelle.cli.verbs.output import OutputForm, render_answer
 from passerelle.cli.verbs.short_ids import expand_path
@@ -192,6 +192,12 @@ class GatewayLink:
         for line in lines:
             # escape control characters in an agent's text: they would act on the terminal
             print(escape_text(line.replace("\n", " ")))
+
+    def print_list(self, answer: JsonObject, name: str, columns: Mapping[str, TableColumn]) -> None:
+        """Prints a response that is a page of a list, for people as a table with its count and the next page."""
+        found = objects_at(answer, name)
+        page = name_next(text_at(answer, "nextPageToken"))
+        self.print_answer(answer, [*format_rows(found, columns), f"{name}: {len(found)}", *page])
 
 
 def print_now(line: str) -> None:

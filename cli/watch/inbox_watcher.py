@@ -68,7 +68,7 @@ class InboxWatcher:
     clock: Clock
     sign: Sign
     patience_s: float
-    once: bool = False
+    once: bool
     """Ends once the inbox has been shown: for scripts."""
     inbox: Inbox = field(default_factory=Inbox)
     _over: asyncio.Event = field(default_factory=asyncio.Event)

@@ -47,11 +47,11 @@ class WatchOptions:
     ``all_owners``: open tasks of all owners, for a caller with tasks:oversee.
     """
 
-    streams: tuple[str, ...] = ()
-    keep: bool = False
-    patience_s: float = 60.0
+    streams: tuple[str, ...]
+    keep: bool
+    patience_s: float
     """Seconds for which a gateway may be unavailable."""
-    all_owners: bool = False
+    all_owners: bool
 
 
 @dataclass(slots=True)

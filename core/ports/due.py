@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from passerelle.core.batch import DueClaim
 from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
@@ -14,11 +15,8 @@ if TYPE_CHECKING:
 
 
 @frozen
-class DueRow:
-    """A claimed row; ``token`` settles it."""
-
-    member: str
-    token: str
+class DueRow(DueClaim):
+    """A claimed row."""
 
     @property
     def kind(self) -> str:

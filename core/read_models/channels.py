@@ -94,8 +94,8 @@ def show_channels(
     devices: Sequence[DeviceLink],
     tasks: Sequence[TaskRecord],
     actions: Iterable[ActionRecord],
-    left_out: int = 0,
-    webhooks: Sequence[WebhookLink] = (),
+    left_out: int,
+    webhooks: Sequence[WebhookLink],
 ) -> ChannelSummary:
     """The summary of records that were read after ``sequence``; ``left_out`` tasks were not read."""
     items = [

@@ -81,7 +81,7 @@ def show_thread_context(
     events: Sequence[Event],
     sequence: int,
     text: str | None,
-    lost: Sequence[str] = (),
+    lost: Sequence[str],
 ) -> ThreadContext:
     """The context of a thread.
 

@@ -94,7 +94,7 @@ def list_gated(
 
 
 def show_queue(
-    thread: ThreadRecord, waiting: Iterable[object] = (), gated: tuple[GatedTurn, ...] = ()
+    thread: ThreadRecord, waiting: Iterable[object], gated: tuple[GatedTurn, ...]
 ) -> QueueSnapshot:
     """The queue of a thread from its queued tasks in order, and its gated turns.
 

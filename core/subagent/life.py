@@ -167,7 +167,7 @@ class _Life:
 
 
 def derive_subagent_events(
-    name: SubagentName, events: Sequence[Event], parent: Scope | None = None
+    name: SubagentName, events: Sequence[Event], parent: Scope | None
 ) -> list[Event]:
     """The events of a subagent, from those of its thread in order.
 

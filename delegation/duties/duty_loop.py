@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.core.frozen import frozen
@@ -128,7 +128,7 @@ class DutySettings:
     clock: Callable[[], float]
     on_lost: Callable[[Shard], None]
     adopt: Adopt
-    handlers: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
+    handlers: Mapping[str, Handler]
     lease_ms: int = LEASE_MS
     lose_link: LoseLink | None = None
     count: Callable[[str, str], None] = lambda _what, _outcome: None

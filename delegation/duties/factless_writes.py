@@ -39,7 +39,7 @@ class FactlessWrites:
         Raises:
             StoreUnavailable: the row stays.
         """
-        result = await self.write(shard, claim=DueClaim(row.member, row.token))
+        result = await self.write(shard, claim=row)
         return isinstance(result, Appended | Again)
 
     async def write(

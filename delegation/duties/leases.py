@@ -104,7 +104,7 @@ class LeaseKeeper:
     clock: Callable[[], float]
     on_lost: Callable[[Shard], None]
     log: FilteringBoundLogger
-    lease_ms: int = LEASE_MS
+    lease_ms: int
     on_duties: Callable[[], None] = lambda: None
     empty_set: Callable[[Shard], Awaitable[None]] | None = None
     on_loss: Callable[[Shard, int], None] = lambda _shard, _epoch: None

@@ -36,7 +36,7 @@ class RowBatch:
     """Rows for one destination, under the feed id of the last of them."""
 
     feed_id: str
-    rows: list[ProjectionRow] = field(default_factory=list[ProjectionRow])
+    rows: list[ProjectionRow]
 
 
 @dataclass(slots=True)

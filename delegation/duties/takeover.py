@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import (
     DueChange,
-    DueClaim,
     EntityKind,
     EntityRef,
     Fence,
@@ -77,7 +76,7 @@ class TakeOver:
     keeper: LeaseKeeper
     adopt: Adopt
     log: FilteringBoundLogger
-    wake: Callable[[Shard], None] = lambda _shard: None
+    wake: Callable[[Shard], None]
     try_again_ms: int = _TRY_AGAIN_MS
     lose_link: LoseLink | None = None
     """Called with each device link in the set of a dead instance, and that instance."""
@@ -98,7 +97,7 @@ class TakeOver:
             return
         # The next extension moves the row on, or finds the lease lost and empties the set.
         again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
-        await self.factless_writes.write(shard, claim=DueClaim(row.member, row.token), due=(again,))
+        await self.factless_writes.write(shard, claim=row, due=(again,))
 
     async def empty_own(self, shard: Shard) -> None:
         """Removes the runs from our own set after it was marked gone; their ``adopt`` rows have them adopted.

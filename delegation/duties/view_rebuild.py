@@ -19,7 +19,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import PasserelleError
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
@@ -98,7 +98,7 @@ class ViewRebuild:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._work_off(), name="rebuild")
         again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
-        await self.factless_writes.write(shard, claim=DueClaim(row.member, row.token), due=(again,))
+        await self.factless_writes.write(shard, claim=row, due=(again,))
 
     async def close(self) -> None:
         """Cancels the work; its rows stay."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.commands import CancelTask, SubmitTurn
 from passerelle.core.errors import (
     Draining,
@@ -46,6 +46,7 @@ from passerelle.delegation.jobs.items import (
     read_end,
 )
 from passerelle.delegation.jobs.parents import name_row, read_job, stop_job, update_parent
+from passerelle.runtime.records.due_rows import settle_row
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.places import choose_shard, hash_key
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -141,18 +142,12 @@ class JobRunner:
 
     async def _settle(self, ref: EntityRef, row: DueRow, at_ms: int | None) -> None:
         """Settles the claim, and sets the row again if ``at_ms`` is given."""
-        key = f"{row.member}:{row.token}"
-        terms = AppendOptions(
-            claim=DueClaim(row.member, row.token),
-            due=() if at_ms is None else (DueChange(row.member, at_ms),),
-            idem=IdempotencyRow(key, key, b"", _KEPT_MS),
-        )
 
         def body(decision: Decision) -> AppendOptions:
             state = read_job(decision, ref)
             if state is not None and state.status is JobStatus.CANCELLED and state.running:
                 decision.add([Fact(Scope(ref.id), JobProgress(ref.id, state.counts))])
-            return terms
+            return settle_row(row, at_ms)
 
         await self.writes.decide(ref.id, [ref], body)
 
@@ -352,7 +347,7 @@ class JobRunner:
         return found
 
 
-def describe_input(text: str, role: str, title: str | None = None) -> JsonObject:
+def describe_input(text: str, role: str, title: str | None) -> JsonObject:
     """The message of an item without its id, and with the title of its task."""
     message: JsonObject = {"role": role, "parts": [{"text": text}]}
     return message if title is None else {**message, _TITLE: title}

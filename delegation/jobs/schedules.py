@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask, SubmitTurn
 from passerelle.core.errors import (
     Draining,
@@ -32,6 +32,7 @@ from passerelle.core.schedule import machine
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
+from passerelle.runtime.records.due_rows import settle_row
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.schedule import ScheduleChange, ScheduledRun
     from passerelle.core.ports.due import DropRow, DueRow
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.core.schedule.machine import Calendar, ScheduleState
     from passerelle.runtime.records.writes import Writes
@@ -51,7 +51,6 @@ SCHEDULE: Final = "schedule"
 """The kind of the due row of a schedule."""
 _AGAIN_MS: Final = 5_000
 """Delay until the row of a schedule comes back while a run is about to begin, in case this process dies first."""
-_KEPT_MS: Final = 60_000
 _AT_ONCE: Final = 16
 """Runs that begin in one visit; while there are more, the row is due at once."""
 _TRANSIENT: Final = (StoreUnavailable, Draining, WriteConflict, Limited)
@@ -79,7 +78,6 @@ class ScheduleRunner:
     """Judges ticks and begins runs. ``submit`` and ``cancel`` are the functions for any caller's commands."""
 
     writes: Writes
-    log: EventLog
     calendar: Calendar
     find_principal: Callable[[str, str], Principal | None]
     submit: Callable[[Principal, SubmitTurn, str], Awaitable[TurnAccepted]]
@@ -131,7 +129,7 @@ class ScheduleRunner:
             found.clear()
             state = _read(decision, ref)
             if state is None:
-                return _move(row, None)
+                return settle_row(row, None)
             # The row may have waited since its claim: a tick that is late when it is stored counts as late.
             at_ms = max(now_ms, decision.now_ms)
             step = machine.judge_ticks(ref.id, state, at_ms, self.calendar, busy=busy)
@@ -141,7 +139,7 @@ class ScheduleRunner:
             found.append(state)
             starts = machine.find_startable(state, busy=busy) is not None
             visit_ms = machine.find_visit(ref.id, state, at_ms, busy=busy)
-            return _move(row, at_ms + _AGAIN_MS if starts else visit_ms)
+            return settle_row(row, at_ms + _AGAIN_MS if starts else visit_ms)
 
         await self.writes.decide(ref.id, [ref], body)
         self.writes.wake_duties(ref.shard)  # the next tick may be due before the next regular visit
@@ -216,7 +214,7 @@ class ScheduleRunner:
     async def _find_stored(self, session: str, run: ScheduledRun, key: str) -> str | None:
         """The task of the turn that an instance stored for a run before it died."""
         stream, after = StreamRef(StreamKind.SESSION, session), run.since or 0
-        while page := await self.log.read_page(stream, after):
+        while page := await self.writes.log.read_page(stream, after):
             for entry in page:
                 if entry.type != EventType.TURN_SUBMITTED:
                     continue
@@ -235,14 +233,3 @@ class ScheduleRunner:
 def _read(decision: Decision, ref: EntityRef) -> ScheduleState | None:
     record = decision.state(ref)
     return record.schedule if isinstance(record, SessionRecord) else None
-
-
-def _move(row: DueRow, at_ms: int | None) -> AppendOptions:
-    """Settles the claim, and sets the row again if ``at_ms`` is given."""
-    # Where nothing else is stored, only this row distinguishes a retry from a second visit (I2).
-    key = f"{row.member}:{row.token}"
-    return AppendOptions(
-        claim=DueClaim(row.member, row.token),
-        due=() if at_ms is None else (DueChange(row.member, at_ms),),
-        idem=IdempotencyRow(key, key, b"", _KEPT_MS),
-    )

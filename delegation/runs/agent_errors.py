@@ -55,6 +55,8 @@ ON_ITS_WAY: Final = frozenset({"owed", "returning"})
 """Return states of an answer that is neither delivered nor given up."""
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _FAULTS: Final = frozenset({ErrorKind.INVALID_PARAMS, ErrorKind.CONTENT_TYPE_NOT_SUPPORTED})
+_WITH_STATUS: Final = {"task": "id", "statusUpdate": "taskId"}
+"""The members of a response that have a status, each with the name of the task's id in it."""
 _AT_REST: Final = INTERRUPTED_STATES | TERMINAL_STATES
 
 
@@ -117,10 +119,10 @@ async def refuse_answer(
             # The agent reports that it works on, although it has rejected the answer.
             asked = restate_task(active, action_ids, seen.result)
         if asked is None:
-            task = restate_moved(active, action_ids, seen.result)
+            moved: JsonObject = {"task": restate_moved(active, action_ids, seen.result)}
             if isinstance(outcome, RefusedByPeer) and _is_internal(outcome):
-                task = _add_words(active, task, failure)
-            await apply_results(active, [{"task": task}], record_refusal)
+                moved = add_words(active, moved, failure)
+            await apply_results(active, [moved], record_refusal)
         else:
             await apply_results(
                 active, [{"task": asked}], record_refusal, lambda draft: _wait_on(draft, seen)
@@ -200,26 +202,37 @@ async def end_after_error(
 
     seen = await active.peer.get(remote)
     if isinstance(seen, Answered) and read_state(seen.result) in _AT_REST:
-        await apply_results(active, [{"task": _add_words(active, seen.result, failure)}], refuse)
+        await apply_results(active, [add_words(active, {"task": seen.result}, failure)], refuse)
         return
     await fail_after_error(active, outcome, refuse)
 
 
-def _add_words(active: ActiveRun, task: JsonObject, failure: ErrorDetail) -> JsonObject:
-    """The agent's ``task`` with the words of its error, if it has failed without a message of its own.
+def fails_without_words(frame: JsonObject) -> bool:
+    """Whether a frame of the agent shows a task that has failed, without a message."""
+    return any(_lacks_words(object_at(frame, member)) for member in _WITH_STATUS)
+
+
+def add_words(active: ActiveRun, frame: JsonObject, failure: ErrorDetail) -> JsonObject:
+    """A ``frame`` of the agent with the words of its error, if its task has failed without a message of its own.
 
     The Python SDK fails a task whose program raises in this way, and sends the words only as the error.
     """
-    status = object_at(task, "status")
-    if read_state(task) != FAILED or "message" in status:
-        return task
-    ids = text_at(task, "id"), text_at(task, "contextId")
-    said = make_message(active.run.context.mint("msg"), *ids, [{"text": failure.message}])
-    return {**task, "status": {**status, "message": said}}
+    for member, name in _WITH_STATUS.items():
+        shown = object_at(frame, member)
+        if _lacks_words(shown):
+            ids = text_at(shown, name), text_at(shown, "contextId")
+            said = make_message(active.run.context.mint("msg"), *ids, [{"text": failure.message}])
+            status: JsonObject = {**object_at(shown, "status"), "message": said}
+            return {member: {**shown, "status": status}}
+    return frame
+
+
+def _lacks_words(shown: JsonObject) -> bool:
+    return read_state(shown) == FAILED and "message" not in object_at(shown, "status")
 
 
 async def fail_after_error(
-    active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None = None
+    active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None
 ) -> None:
     """Ends the run with the agent's error; ``before`` adds to the append."""
     failure = explain(outcome, active.run.context, active.run.record).failure

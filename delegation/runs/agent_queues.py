@@ -188,7 +188,7 @@ class AgentQueues:
         if record is None or queued is None or record.status in ENDED:
             if record is not None:
                 await self.store.drop(find_base(record.peer or ""), row.entity)
-                if self.quotas.spending is not None and self.quotas.spending.has_quotas:
+                if self.quotas.spending.has_quotas:
                     await self.store.drop(name_line(record.owner), row.entity)
                 if record.thread_id is not None:
                     await self.store.drop(f"{THREAD}{record.thread_id}", row.entity)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.follow_strategy import Timeouts
     from passerelle.delegation.runs.templates import TemplatedAnswer
     from passerelle.delegation.runs.turn_request import OpenedTurn
-    from passerelle.runtime.records.contents import Contents
-    from passerelle.runtime.records.writes import Writes
 
 _LONGEST_LOOK_S: Final = 4.0
 _LOOK_S: Final = 0.25
@@ -48,8 +46,6 @@ _LOOK_S: Final = 0.25
 class Answers:
     """Waits for answers."""
 
-    writes: Writes
-    contents: Contents
     dispatch: Dispatch
     queues: AgentQueues
 
@@ -104,7 +100,7 @@ class Answers:
             driver = self.dispatch.runs.find(accepted.task_id)
             if driver is not None and not driver.run.moved and not driver.run.has_ended():
                 return await self.wait_driven(driver, accepted, owner, at_once=at_once)
-            held = await self.writes.load([task_ref, thread_ref])
+            held = await self.dispatch.writes.load([task_ref, thread_ref])
             seen = find_exposure(accepted, held[task_ref])
             record, thread = seen.record, held[thread_ref].record
             if not isinstance(record, TaskRecord):
@@ -128,10 +124,10 @@ class Answers:
         return _waits_long(record, self.dispatch.find_terms(run.worker.peer).timeouts)
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
-        task = await self.contents.read_task(record, held.fields)
+        task = await self.dispatch.contents.read_task(record, held.fields)
         if task is not None:
             return {"task": task}
-        message = await self.contents.read_answer(record)
+        message = await self.dispatch.contents.read_answer(record)
         if message is not None:
             return {"message": message}
         raise explain_failure(record)

@@ -290,7 +290,7 @@ class FileCopy:
     size: int
     kept: int
     is_cut: bool
-    redacted: Sequence[tuple[str, int]] = ()
+    redacted: Sequence[tuple[str, int]]
 
     @property
     def ref(self) -> Ref:

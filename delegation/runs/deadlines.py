@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.commands import Escalate, FailReturn
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
@@ -91,7 +91,7 @@ class Deadlines:
         remote = run.record.run.remote_task_id if run.record.run else None
         peer = run.context.peer
         try:
-            await time_out(run, limit, DueClaim(row.member, row.token))
+            await time_out(run, limit, row)
         except RunMovedError:
             return  # another instance has the run; the row comes due again
         # First of all: the driver of a next run may start in a moment.
@@ -130,7 +130,7 @@ class Deadlines:
         if action is None or not action.is_open:
             await self.drop(shard, row)
             return
-        written = await self.actions.expire(row.entity, now_ms, DueClaim(row.member, row.token))
+        written = await self.actions.expire(row.entity, now_ms, row)
         if written is not None:
             self.dispatch.wake(action.scope.task_id or "", row.entity)
 
@@ -153,7 +153,7 @@ class Deadlines:
         if action is None or not action.is_open or not step.isdecimal() or int(step) <= action.step:
             await self.drop(shard, row)
             return
-        await self.actions.close(row.entity, Escalate(int(step)), DueClaim(row.member, row.token))
+        await self.actions.close(row.entity, Escalate(int(step)), row)
 
     async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""
@@ -165,11 +165,10 @@ class Deadlines:
         task = action.scope.task_id or ""
         # A local driver settles it, also where it has just ended the task.
         if not self.dispatch.wake(task, row.entity) and await self._is_over(task):
-            claim = DueClaim(row.member, row.token)
             with suppress(
                 UnsupportedOperation
             ):  # it was settled meanwhile; the row comes back and is dropped
-                await self.actions.close(row.entity, FailReturn("peer_terminal"), claim)
+                await self.actions.close(row.entity, FailReturn("peer_terminal"), row)
 
     async def _is_over(self, task_id: str) -> bool:
         record = await self.dispatch.read_task(task_id)
@@ -200,9 +199,7 @@ async def _run_stop_hooks(dispatch: Dispatch, task: EntityRef, row: DueRow) -> b
     def body(decision: Decision) -> AppendOptions:
         decision.add(facts)
         key = f"{row.member}:{record.exposure}"
-        return AppendOptions(
-            claim=DueClaim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _STOP_KEPT_MS)
-        )
+        return AppendOptions(claim=row, idem=IdempotencyRow(key, key, b"", _STOP_KEPT_MS))
 
     await dispatch.writes.decide(record.session_id, [], body)
     return True

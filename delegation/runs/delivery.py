@@ -67,11 +67,11 @@ class Deferred:
 
     refusal: PeerRefusal
     wait_ms: int
-    is_ours: bool = False
+    is_ours: bool
     """One of our limits was reached: it may have room again in a moment."""
-    is_absent: bool = False
+    is_absent: bool
     """The agent dials in, and not to this instance: the run is for the instance with its link."""
-    resource: MissingResource = "external"
+    resource: MissingResource
 
 
 _RESOURCES: Final[dict[str, MissingResource]] = {"absent": "worker", "breaker": "network"}

@@ -101,13 +101,13 @@ class Dispatch:
     """Text of the runs that are driven here, before it is stored."""
     consulting: PolicyConsultation
     """Judges what peers ask: rules, hooks and grants."""
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    timeouts: Timeouts
+    content_budget: ContentBudget
+    outputs: OutputPolicy
+    spending: Spending
+    callbacks: Callbacks | None
     throttle: PollThrottle = field(default_factory=PollThrottle)
     scheduler: ReadScheduler = field(default_factory=ReadScheduler)
-    content_budget: ContentBudget = field(default_factory=ContentBudget)
-    outputs: OutputPolicy = field(default_factory=OutputPolicy)
-    spending: Spending | None = None
-    callbacks: Callbacks | None = None
     remote: RemoteDrivers | None = None
     """The instances that agents are linked to; None where no agent dials in."""
     signals: InstanceSignals | None = None

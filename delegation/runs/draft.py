@@ -278,9 +278,9 @@ class DecisionDraft:
         self,
         state: str,
         parts: list[Json],
-        metadata: JsonObject | None = None,
+        metadata: JsonObject | None,
         *,
-        whole: bool = False,
+        whole: bool,
     ) -> JsonObject:
         """A status in the gateway's words; ``whole``: as the first frame of a task that callers have not seen."""
         context = self.context

@@ -54,7 +54,7 @@ class FollowUp:
     turn_id: str
     digest: str
     """Identifies the request under its key: a hook may change the message, and a repeat is still the same request."""
-    catalog: ToolCatalogResolved | None = None
+    catalog: ToolCatalogResolved | None
     """The tools of its caller, if a rule withholds any of them."""
     referred: ResolvedReferences = NOTHING
     """The tasks that it refers to."""

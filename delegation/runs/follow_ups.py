@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -87,7 +86,6 @@ class FollowUps:
     """Accepts messages that name a task."""
 
     writes: Writes
-    blobs: Blobs
     actions: Actions
     ownership: Ownership
     dispatch: Dispatch
@@ -252,7 +250,7 @@ class FollowUps:
         )
         if judged.strictest.decision == "allow" and not judged.hook_results.notes:
             return None
-        await note_judgement(self.writes, self.blobs, send.scope, judged)
+        await note_judgement(self.writes, self.dispatch.blobs, send.scope, judged)
         check_judgement(judged)
         return judged
 
@@ -396,7 +394,7 @@ class FollowUps:
         spill = BlobOverflow()
         submitting = submit(message.command, message.scope, spill, EXTENSIONS.get(), kept)
         for blob in spill.blobs:
-            await self.blobs.put(message.task.shard, blob)
+            await self.dispatch.blobs.put(message.task.shard, blob)
 
         def body(decision: Decision) -> AppendOptions:
             add_message(decision, message, submitting, goes_on=goes_on)

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.extensions import ACCEPTANCE, PREFIX, UNDERSTOOD, li
 from passerelle.a2a_mapping.inbound import read_named
 from passerelle.a2a_mapping.members import object_at
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.errors import PeerUnavailable, UnsupportedOperation
+from passerelle.core.errors import PeerUnavailable
 from passerelle.core.facts import RetryPolicy, Worker
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.task import TaskAttemptStarted
@@ -25,7 +25,6 @@ from passerelle.core.wire.record import change, value
 from passerelle.permission_bridge.cases import InboundCall
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.runtime.common.carried import EXTENSIONS, TRACE
-from passerelle.runtime.limits.costs import FREE
 from passerelle.runtime.records.references import NOTHING
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import SubmitTurn, WaitMode
-    from passerelle.core.errors import Limited
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.context import ContextResolved
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
-    from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
     from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import Json, JsonObject
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.costs import Charge, Shortage, Spending
+    from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.references import ResolvedReferences
     from passerelle.runtime.records.writes import Writes
 
@@ -182,7 +179,7 @@ class Planner:
     drives: Callable[[Shard], Incarnation]
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
-    spending: Spending | None = None
+    spending: Spending
     _plans: OrderedDict[_PlanKey, Delegation] = field(
         default_factory=OrderedDict["_PlanKey", "Delegation"]
     )
@@ -278,29 +275,6 @@ class Planner:
             gated=gated,
             demands=list_required(card.card) - UNDERSTOOD,
         )
-
-    @property
-    def charges(self) -> bool:
-        """Whether any caller has a quota, or any agent a price."""
-        return self.spending is not None and self.spending.is_on
-
-    async def charge(self, principal: Principal, command: SubmitTurn) -> Charge:
-        """Charges before anything is stored: a caller whose quota is used up opens no turn."""
-        if self.spending is None:
-            return FREE
-        return await self.spending.charge(principal, command.agent, opens=command.task is None)
-
-    def refuse_uncovered(self, principal: Principal, shortage: Shortage) -> Limited:
-        """The error for the caller of a message that no quota covers, and that does not wait."""
-        if self.spending is None:
-            raise UnsupportedOperation("there are no quotas")
-        return self.spending.refuse(principal, shortage)
-
-    async def charge_run(self, principal: Principal, agent: str) -> Charge:
-        """Charges a further attempt that the owner of a task requests."""
-        if self.spending is None:
-            return FREE
-        return await self.spending.charge(principal, agent, opens=True)
 
 
 def _hand_over(policy: RetryPolicy, route: Route) -> RetryPolicy:

@@ -199,9 +199,9 @@ class JudgedQuestion:
 
     request: ApprovalRequest
     evaluation: Evaluation
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...]
     """The facts of the hooks that were consulted."""
-    whole: bytes | None = None
+    whole: bytes | None
     """The subject of the question, if it is too large to be part of it."""
 
     @property

@@ -25,9 +25,8 @@ from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import fail_pending_attempt
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
-from passerelle.runtime.records.assigned_threads import load_assigned
+from passerelle.runtime.records.starting_tasks import load_assigned, load_waiting
 from passerelle.runtime.records.task_fields import OWNER
-from passerelle.runtime.records.waiting_turns import load_waiting
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class QueuedAttempts:
         task_id: str,
         hold: QueueHold,
         behind: tuple[str, ...] | None,
-        paid: tuple[LimitPayload, ...] = (),
+        paid: tuple[LimitPayload, ...],
     ) -> TaskRecord | None:
         """Has a task whose turn has come wait for something else, such as a slot at its agent.
 

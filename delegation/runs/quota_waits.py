@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.principal import Principal
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.holds import QueueHold
-from passerelle.runtime.limits.costs import FREE
 
 if TYPE_CHECKING:
     from passerelle.core.task.record import TaskRecord
@@ -41,9 +40,9 @@ class UncoveredError(Exception):
 
 @dataclass(slots=True)
 class QuotaWaits:
-    """The shortages that messages wait for, and their charges. ``spending`` None: there are no quotas."""
+    """The shortages that messages wait for, and their charges."""
 
-    spending: Spending | None
+    spending: Spending
     _short: dict[str, Shortage] = field(default_factory=dict[str, "Shortage"])
     """By queue, the shortage of its first message at the last try."""
 
@@ -78,8 +77,6 @@ class QuotaWaits:
         Raises:
             StoreUnavailable: the quota cannot be read.
         """
-        if self.spending is None:
-            return FREE
         return await self.spending.take(principal, agent, opens=True)
 
     async def pay(self, record: TaskRecord) -> Charge | Shortage:

@@ -115,7 +115,7 @@ def _name_deciders(approval: ActionRecord) -> str:
 
 
 def make_waiting(
-    status: Status, actions: tuple[str, ...], native_status: str | None, reason: str | None = None
+    status: Status, actions: tuple[str, ...], native_status: str | None, reason: str | None
 ) -> TaskWaiting:
     """The wait of a task whose agent asks something. A missing resource is always a credential."""
     return TaskWaiting(

@@ -29,7 +29,7 @@ from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_pending_attempt
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.queued_attempts import find_card
-from passerelle.runtime.records.assigned_threads import load_assigned
+from passerelle.runtime.records.starting_tasks import load_assigned
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -58,14 +58,13 @@ class Retries:
             StoreUnavailable, Draining: the row stays, and comes due again.
         """
         run = await self.dispatch.hold(row.entity)
-        claim = DueClaim(row.member, row.token)
         if run.record.status is Status.CANCELLING and run.record.run is None:
-            await confirm_stop(run, claim)
+            await confirm_stop(run, row)
             return True
         if run.record.status is not Status.RETRYING:
             return False
         if run.record.blocker is not None:
-            await _hold(run, claim)
+            await _hold(run, row)
             return True
         try:
             peer = self.queues.find_peer(run.context.peer)
@@ -73,7 +72,7 @@ class Retries:
             gone = ErrorDetail(
                 "peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer
             )
-            await fail_pending_attempt(run, gone, claim)
+            await fail_pending_attempt(run, gone, row)
             return True
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
@@ -82,17 +81,17 @@ class Retries:
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
             broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
-            await fail_pending_attempt(run, broken, claim)
+            await fail_pending_attempt(run, broken, row)
             return True
         admitted = await self.queues.admission.admit(peer.name, peer)
         if isinstance(admitted, str):
             hold = await self.queues.admission.explain(peer.name, admitted)
             attempt = self._describe(run, card, peer.name, await self._find_thread(run))
-            await self.queues.attempts.hold(run, attempt, hold, claim)
+            await self.queues.attempts.hold(run, attempt, hold, row)
             await self.queues.enter(run.record)
             return True
         try:
-            await self._start(run, peer, card, claim, admitted)
+            await self._start(run, peer, card, row, admitted)
         except BaseException:
             if admitted is not None:
                 admitted.give_back()

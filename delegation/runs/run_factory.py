@@ -54,7 +54,7 @@ class RunFactory:
     find_terms: Callable[[str], PeerTerms]
     find_rules: Callable[[], Policy]
     open_text: OpenTexts
-    spending: Spending | None
+    spending: Spending
     callbacks: Callbacks | None
     store_pause_s: float
     on_loss: Callable[[Run], None]
@@ -124,7 +124,7 @@ class RunFactory:
             terms.always_task,
             self.deps.outputs.fetcher is not None,
             self.deps.outputs.redaction,
-            self.spending.find_price(peer) if self.spending and self.spending.is_on else None,
+            self.spending.find_price(peer),
             self._draw_chance,
             # Literals, since ``list[JsonObject]()`` costs seven times as much.
             [],
@@ -177,8 +177,7 @@ class RunFactory:
         return self.writes.ids.draw(_CHANCE_BITS) / _CHANCES
 
     def _settle(self, record: TaskRecord, bill: RunBill) -> None:
-        if self.spending is not None:
-            self.spending.settle(record.scope.principal, record.owner, bill)
+        self.spending.settle(record.scope.principal, record.owner, bill)
 
     async def list_row(self, row: IndexRow) -> None:
         """Writes a task into its owner's list at once; the relay writes it in any case."""

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
-from passerelle.delegation.runs.agent_errors import end_after_error
+from passerelle.delegation.runs.agent_errors import (
+    add_words,
+    end_after_error,
+    fails_without_words,
+)
+from passerelle.delegation.runs.failure import explain
 from passerelle.delegation.runs.frame_buffer import FrameBuffer
 from passerelle.delegation.runs.liveness import find_left_s, note_break, probe, report_stall
 from passerelle.delegation.runs.results import apply_results, revive_lost
@@ -25,12 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.core.peer import StreamOutcome
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
 
 _AT_ONCE: Final = (16, 262_144)
 """Frames per append, which keeps it below the 64 events of a batch; and bytes of their content, or one frame."""
 _IN_TURN: Final = (8, 65_536)
 """Smaller batches of a run with a high volume while other such runs wait, since everything else waits for them."""
+_ERROR_S: Final = 0.25
+"""How long a failed task waits for the error that its agent raises at the same moment."""
 _SHORTEST_REST_S: Final = 0.02
 """A reader pauses only when its run is over its rate by this much: a timer per event would cost more than the event."""
 
@@ -56,13 +64,14 @@ async def follow_stream(
             )
             is_behind = len(frames) > 0
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
+            last = batch[-1]
             if results:
-                await apply_results(active, results)
+                last = await _store(active, results, frames, last)
                 _count(active, len(results), size)
                 _confirm_stored(batch)
                 await revive_lost(active)
                 stored_s = now_s()
-            last, began = batch[-1], began or bool(results)
+            began = began or bool(results)
             if not isinstance(last, Answered):
                 active.was_left = True
                 if began:
@@ -76,6 +85,40 @@ async def follow_stream(
         active.is_streaming = False
         await cancel_all([reader])
     return Closed()
+
+
+async def _store(
+    active: ActiveRun, results: list[JsonObject], frames: FrameBuffer, last: StreamOutcome
+) -> StreamOutcome:
+    """Stores the frames of a batch; returns its last outcome, or the one after it.
+
+    A task that fails without a message gets the words of the error that follows in its stream: agents report their
+    failure so before they raise.
+    """
+    if not fails_without_words(results[-1]):
+        await apply_results(active, results)
+        return last
+    if len(results) > 1:
+        await apply_results(active, results[:-1])
+    if isinstance(last, Answered):
+        last = await _await_error(active, frames) or last
+    failed = results[-1]
+    if isinstance(last, RefusedByPeer):
+        failure = explain(last, active.run.context, active.run.record).failure
+        failed = add_words(active, failed, failure)
+    await apply_results(active, [failed])
+    return last
+
+
+async def _await_error(active: ActiveRun, frames: FrameBuffer) -> StreamOutcome | None:
+    """The next outcome of a stream whose task has failed; None if none comes in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ERROR_S):
+            while len(frames) == 0:
+                active.activity.clear()
+                await active.activity.wait()
+            return frames.collect(1, 0)[0][0]
+    return None
 
 
 async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:

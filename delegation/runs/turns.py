@@ -79,11 +79,6 @@ async def keep_lease(_shard: Shard) -> None:
     """Default of ``regain``: does nothing, for leases that do not expire."""
 
 
-async def list_no_turns(_thread_id: str) -> tuple[str, ...]:
-    """Default of ``list_waiting``: no turn waits."""
-    return ()
-
-
 @dataclass(slots=True)
 class Turns:
     """Opens turns with new tasks."""
@@ -91,13 +86,13 @@ class Turns:
     writes: Writes
     blobs: Blobs
     push_configs: PushConfigs
-    on_unknown_outcome: Callable[[EntityRef], None] = lambda _task: None
+    on_unknown_outcome: Callable[[EntityRef], None]
     """Called with a task that may be stored with this instance as its driver, although its caller got an error."""
-    list_row: Callable[[IndexRow], Awaitable[None]] | None = None
+    list_row: Callable[[IndexRow], Awaitable[None]]
     """Writes an owner-index row at once, for a task that callers see from its first append on."""
-    list_waiting: Callable[[str], Awaitable[tuple[str, ...]]] = list_no_turns
+    list_waiting: Callable[[str], Awaitable[tuple[str, ...]]]
     """The turns that wait in a thread, in order."""
-    regain: Callable[[Shard], Awaitable[None]] = keep_lease
+    regain: Callable[[Shard], Awaitable[None]]
     """Extends the lease of this instance in a shard if it has expired unnoticed."""
 
     async def open(self, request: TurnRequest) -> OpenedTurn:
@@ -184,7 +179,7 @@ class TurnDraft:
     task: EntityRef
     turn_id: str
     driver: Incarnation
-    shown: JsonObject | None = None
+    shown: JsonObject | None
 
 
 @dataclass(slots=True)
@@ -332,9 +327,8 @@ class TurnAttempt:
     async def _list(self, draft: TurnDraft, held: Mapping[EntityRef, Held]) -> None:
         """Lists the task at once: a caller who gets its id finds it in the list (LT-7)."""
         stored = held[draft.task].record
-        if draft.shown is None or self.turns.list_row is None or not isinstance(stored, TaskRecord):
-            return
-        await self.turns.list_row(make_row(stored))
+        if draft.shown is not None and isinstance(stored, TaskRecord):
+            await self.turns.list_row(make_row(stored))
 
     async def _commit(
         self, decision: Decision, task: EntityRef, terms: AppendOptions

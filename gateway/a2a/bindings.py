@@ -6,6 +6,7 @@ Events are written around the stored bytes without decoding them: two readers ge
 from __future__ import annotations
 
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _NO_STORE: Final = {"cache-control": "no-store"}
 _METHOD_NOT_ALLOWED: Final = 405
+EVENTS: Final = "text/event-stream"
 
 
 class CallBinding(Protocol):
@@ -53,9 +55,14 @@ class CallBinding(Protocol):
 
 @value
 class RpcBinding:
-    """JSON-RPC 2.0: everything carries the id of the request (A2A 1.0 section 9)."""
+    """JSON-RPC 2.0: everything carries the id of the request (A2A 1.0 section 9).
+
+    ``in_events``: an error is the only event of a stream. Servers of 0.3 answer a call of a streaming method so, and
+    their clients take nothing else: of an error as JSON they show the content type, and not its text.
+    """
 
     rpc_id: RpcId = None
+    in_events: bool = False
 
     def render_result(self, result: Json) -> HttpReply:
         return HttpReply(200, orjson.dumps(render_result(self.rpc_id, result)), JSON, _NO_STORE)
@@ -65,7 +72,10 @@ class RpcBinding:
         return HttpReply(200, self.wrap_event(result), JSON, _NO_STORE)
 
     def render_error(self, error: PasserelleError) -> HttpReply:
-        return compose_error(render_rpc_error(error, self.rpc_id))
+        reply = compose_error(render_rpc_error(error, self.rpc_id))
+        if not self.in_events or reply.status != HTTPStatus.OK:
+            return reply
+        return replace(reply, body=self.write_failure(error), media_type=EVENTS)
 
     def wrap_event(self, frame: bytes) -> bytes:
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (orjson.dumps(self.rpc_id), frame)

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
 _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
+_STREAMS: Final = frozenset({Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK})
 _RPC_TYPES: Final = frozenset({JSON})
 _HTTP_TYPES: Final = frozenset({JSON, A2A_JSON})
 _KEY: Final = KEY_HEADER.lower()
@@ -363,7 +364,10 @@ def _read_call(visit: HttpVisit, body: bytes) -> NormalizedCall:
         raise
     visit.binding = RpcBinding(rpc_id)
     incoming = visit.parsed.incoming
-    return normalize_rpc(incoming.version, method, params, unsaid=not incoming.names_version)
+    asked = normalize_rpc(incoming.version, method, params, unsaid=not incoming.names_version)
+    if asked.legacy is not None and asked.method in _STREAMS:
+        visit.binding = RpcBinding(rpc_id, in_events=True)
+    return asked
 
 
 def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> JsonObject:

@@ -103,7 +103,7 @@ def normalize_http(
     method: Method,
     params: JsonObject,
     *,
-    unsaid: bool = False,
+    unsaid: bool,
 ) -> NormalizedCall:
     """The operation of an HTTP+JSON path; ``path`` is its version and its name in errors.
 

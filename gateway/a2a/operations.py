@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.errors import PushNotificationNotSupported
@@ -187,12 +186,12 @@ class Operations:
 
     service: TurnService
     waits: Waits
-    push: PushOperations | None = None
-    extended_cards: ExtendedCards | None = None
-    gate: Gate | None = None
-    awaits_approval: Callable[[str], bool] = lambda _agent: False
+    push: PushOperations | None
+    extended_cards: ExtendedCards | None
+    gate: Gate | None
+    awaits_approval: Callable[[str], bool]
     """Whether message streams of an agent stay open through an approval, if their caller does not set it."""
-    seats: StreamSeats = field(default_factory=StreamSeats)
+    seats: StreamSeats
 
     async def answer(self, method: Single, call: OperationCall, watch: Watch) -> JsonObject:
         """Executes an operation with a single result."""

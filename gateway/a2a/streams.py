@@ -20,6 +20,7 @@ import structlog
 from passerelle.core.chunks import in_chunks
 from passerelle.core.errors import PasserelleError
 from passerelle.core.wire.sse import escape_breaks, hold_begun
+from passerelle.gateway.a2a.bindings import EVENTS
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.reply import PLACEHOLDER, hide_agent_details
 from passerelle.runtime.observability.logs import explain_fault
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S: Final = 15.0
 COMMENT: Final = b": keep-alive\n"
 _HEADERS: Final = [
-    (b"content-type", b"text/event-stream"),
+    (b"content-type", EVENTS.encode()),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # nginx and its relatives buffer events otherwise
 ]
@@ -55,7 +56,7 @@ class EventStream:
     binding: CallBinding
     agent: str
     retry_ms: int
-    keep_alive_s: float = KEEP_ALIVE_S
+    keep_alive_s: float
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     form: FrameForm = PLAIN
     add_headers: Callable[[], None] | None = None

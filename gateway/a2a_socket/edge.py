@@ -69,7 +69,7 @@ class SocketEdge:
 
     face: Face
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]]
-    origins: WebOrigins = field(default_factory=WebOrigins)
+    origins: WebOrigins
 
     async def handle(self, websocket: WebSocket) -> None:
         """Serves one socket from handshake to end."""

@@ -21,11 +21,13 @@ from passerelle.gateway.auth.owner import (
     OwnerTokenStore,
     StoredOwnerToken,
     load_owner_token,
+    rotate_owner_token,
 )
 from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.auth.tokens import Issuer, Tokens
 from passerelle.gateway.settings.local_gateway import OWNER_FILE
 from passerelle.gateway.settings.values import load_sealer, name_setting
+from passerelle.gateway.store_setup import reach_store
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import AddressScreen
 from passerelle.runtime.common.clock import SystemClock, SystemIds
@@ -35,6 +37,7 @@ from passerelle.store.data_directory import make_data_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
@@ -170,6 +173,27 @@ def find_place(settings: Settings, store: Store) -> OwnerTokenStore | None:
         data_dir / OWNER_FILE,
         ids,
     )
+
+
+async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[Secret, Path]:
+    """Replaces the owner token of a store, while gateways may run on it; returns it with the file that keeps it here.
+
+    Uses the embedded engine of a running gateway; if none runs, starts the engine for this.
+
+    Raises:
+        ConfigInvalid: there is no store, no key, or the key does not open the previous token.
+        Conflict: another process replaced the token at the same moment.
+        EngineFailed, StoreUnavailable: the store cannot be opened, read or written.
+    """
+    async with reach_store(settings) as store:
+        place = find_place(settings, store)
+        if place is None:
+            raise ConfigInvalid(
+                SETTING,
+                "is not set, so each data directory has its own owner token: "
+                "delete the file there and start again",
+            )
+        return await rotate_owner_token(place, key_lost=key_lost), place.path
 
 
 async def _refuse_sealed(store: Store) -> None:

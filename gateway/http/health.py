@@ -38,6 +38,8 @@ class Readiness:
     """How full the store is, if nearly full: existing work continues, so it does not affect readiness."""
     archive: str | None = None
     """Why no session leaves the store's memory; does not affect readiness."""
+    blobs: str | None = None
+    """Why large content could not be written or read, within the last minute; does not affect readiness."""
 
 
 _OPEN: Final = metrics.OPEN_MEDIA_TYPE.partition(";")[0]
@@ -73,6 +75,7 @@ def make_health_routes(
                 "clock": readiness.clock,
                 "memory": readiness.memory,
                 "archive": readiness.archive,
+                "blobs": readiness.blobs,
             }
             warnings = {name: text for name, text in noted.items() if text}
             return _answer(200, {"status": "ready"} | warnings)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import (
     Conflict,
     DueChange,
-    DueClaim,
     Early,
     EntityKind,
     EntityRef,
@@ -219,9 +218,7 @@ class Routing:
             if is_free(held):
                 end_run(draft, RunEnd(explain(away, draft.context, draft.record).failure))
 
-        terms = AppendOptions(
-            claim=DueClaim(row.member, row.token), due=(DueChange(row.member, None),)
-        )
+        terms = AppendOptions(claim=row, due=(DueChange(row.member, None),))
         await run.append(end, lambda _draft: terms)
         await self.dial_in.agents.forget(agent, row.entity)
 

@@ -29,8 +29,8 @@ from passerelle.gateway.proxies import AddressHeader
 from passerelle.gateway.settings.section import Name, Section, WebUrl
 from passerelle.runtime.common.durations import UNITS_MS, Duration, parse_duration
 from passerelle.runtime.limits.account import PeriodName, Quota
-from passerelle.runtime.limits.bounds import Bounds, Rate
 from passerelle.runtime.limits.costs import Price
+from passerelle.runtime.limits.limit import Bounds, Rate
 
 MICROS: Final = 1_000_000
 _RATE_PATTERN: Final = r"^[1-9]\d{0,8}/(s|m|h|d)$"

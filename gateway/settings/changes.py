@@ -9,7 +9,7 @@ from passerelle.core.payloads.limit import LimitChanged, LimitSubject
 from passerelle.gateway.settings.model import ChannelSettings, Settings
 from passerelle.gateway.settings.section import Section
 from passerelle.gateway.settings.values import list_bounds, list_quotas
-from passerelle.runtime.limits.bounds import Bounds
+from passerelle.runtime.limits.limit import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -121,9 +121,9 @@ class Layers:
     file: SettingsFile
     environment: Environment
     flags: Mapping[str, str | int | Path]
-    agents: tuple[Mapping[str, str], ...] = ()
-    config: Path | None = None
-    data_dir: Path | None = None
+    agents: tuple[Mapping[str, str], ...]
+    config: Path | None
+    data_dir: Path | None
 
     def merge(self) -> dict[str, object]:
         """The effective tree of values, not validated."""

@@ -41,7 +41,7 @@ from passerelle.runtime.common.signatures import (
     mint_signing_key,
     read_signing_key,
 )
-from passerelle.runtime.limits.bounds import Bounds
+from passerelle.runtime.limits.limit import Bounds
 from passerelle.store.archive.terms import ForgetTerms, MemoryTerms
 from passerelle.webhooks.addresses import WebhookRules
 from passerelle.webhooks.push import Authority

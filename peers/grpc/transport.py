@@ -73,8 +73,9 @@ class GrpcTransport:
     ) -> AsyncGenerator[StreamOutcome, None]:
         async with aclosing(self._try(interface, call)) as outcomes:
             async for outcome in outcomes:
-                yield outcome
+                passed = [outcome]
                 del outcome
+                yield passed.pop()
 
     async def _try(
         self, interface: Interface, call: PeerCall
@@ -90,8 +91,9 @@ class GrpcTransport:
                         if refused and not is_last and self._credential.renew(shown):
                             break
                         has_begun = True
-                        yield outcome
+                        passed = [outcome]
                         del outcome
+                        yield passed.pop()
                 if has_begun:
                     return
         except RemoteError as error:
@@ -126,8 +128,9 @@ class GrpcTransport:
             read = partial(_read, form, row, call, self._bind(interface.origin))
             async with aclosing(self._read_answers(pending, call, read)) as outcomes:
                 async for outcome in outcomes:
-                    yield outcome
+                    passed = [outcome]
                     del outcome
+                    yield passed.pop()
         except grpc.aio.AioRpcError as error:
             yield _read_error(error)
         except TimeoutError:
@@ -159,10 +162,11 @@ class GrpcTransport:
                 has_begun = True
             outcome = await read(raw)
             del raw
-            yield outcome
-            if not isinstance(outcome, Answered):
-                return
+            is_last, passed = not isinstance(outcome, Answered), [outcome]
             del outcome
+            yield passed.pop()
+            if is_last:
+                return
 
 
 async def _read(

@@ -90,8 +90,9 @@ class ChannelTransport:
                     while isinstance(item := await opened.receive(), ItemReceived):
                         outcome = Answered(item.data, opened.release)
                         del item
-                        yield outcome
-                        del outcome  # a waiting stream would keep it in memory
+                        passed = [outcome]
+                        del outcome
+                        yield passed.pop()
             except TimeoutError:
                 yield Unknown("no answer in time")
                 return

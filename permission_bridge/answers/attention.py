@@ -48,7 +48,7 @@ class Attending:
     actions: Actions
     dispatch: RunAccess
     mutes: RedisMutes
-    time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
+    time_decision: Callable[[str, float], None]
     """Called with the risk and the open time in seconds of each decided request."""
 
     async def execute(self, principal: Principal, command: AttentionRequest) -> AttentionAnswer:

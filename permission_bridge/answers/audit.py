@@ -32,21 +32,24 @@ if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.approval.requests import GetAudit
     from passerelle.core.policy.requests import ExplainAction
-    from passerelle.core.ports.log import Entry, EventLog, Head
+    from passerelle.core.ports.log import Entry, Head
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
 
 _PAGE: Final = 512
 _TRIES: Final = 8
+_BEFORE: Final = 32
+"""How far before a request the facts of its hooks may be stored: they share its append."""
+_MOST_EVENTS: Final = 2_000
+_HOOKS: Final = (HookStarted, HookCompleted, HookFailed)
 
 
 @frozen
 class Auditing:
-    """Reads facts with their proof."""
+    """Reads facts with their proof, and the recorded reasons of a request."""
 
     actions: Actions
-    log: EventLog
 
     async def read(self, principal: Principal, query: GetAudit) -> JsonObject:
         """The facts that the query selects.
@@ -73,11 +76,11 @@ class Auditing:
         """The newest selected facts, read again until the head did not move, so that facts and proof match."""
         stream = StreamRef(StreamKind.SESSION, session)
         for tries in range(_TRIES):
-            head = await self.log.read_head(stream)
+            head = await self.actions.writes.log.read_head(stream)
             if head is None:
                 return None
             entries = await self._read_entries(stream)
-            if await self.log.read_head(stream) == head or tries == _TRIES - 1:
+            if await self.actions.writes.log.read_head(stream) == head or tries == _TRIES - 1:
                 wanted = [
                     entry
                     for entry in entries
@@ -99,11 +102,50 @@ class Auditing:
 
     async def _read_entries(self, stream: StreamRef) -> list[Entry]:
         entries: list[Entry] = []
-        while page := await self.log.read_page(
+        while page := await self.actions.writes.log.read_page(
             stream, entries[-1].sequence if entries else 0, _PAGE
         ):
             entries += page
         return entries
+
+    async def explain(self, principal: Principal, query: ExplainAction) -> JsonObject:
+        """The request, its evaluation, and every fact about it in order.
+
+        Raises:
+            NotFound: no such request that the caller may see.
+        """
+        record = find_record(await self.actions.load(query.action_id), query.action_id)
+        if not may_read(record, principal):
+            raise NotFound("action", query.action_id)
+        first, last = record.first_seq - _BEFORE, record.last_seq
+        events = await self._read_range(record.scope.session_id, max(0, first - 1), last)
+        facts: list[Json] = []
+        evaluation: JsonObject | None = None
+        for event in events:
+            payload = event.fact.payload
+            is_about = event.fact.scope.action_id == query.action_id
+            if isinstance(payload, PermissionEvaluated) and (
+                payload.evaluation_id == record.request.evaluation_id
+            ):
+                evaluation, is_about = to_wire(payload), True
+            is_hook = isinstance(payload, _HOOKS) and (
+                event.fact.scope.task_id == record.scope.task_id
+                and event.sequence < record.first_seq
+            )
+            if is_about or is_hook:
+                facts.append(_show_reason(event))
+        return {"action": render_view(record), "evaluation": evaluation, "facts": facts}
+
+    async def _read_range(self, session: str, after: int, last: int) -> list[Event]:
+        stream, found = StreamRef(StreamKind.SESSION, session), list[Event]()
+        while len(found) < _MOST_EVENTS and (
+            page := await self.actions.writes.log.read_page(stream, after)
+        ):
+            found += [decode_event(one.data) for one in page if one.sequence <= last]
+            after = page[-1].sequence
+            if after >= last:
+                break
+        return found
 
 
 def _choose(record: ActionRecord) -> Callable[[JsonObject], bool]:
@@ -132,57 +174,6 @@ def _judge(head: Head, entries: list[Entry]) -> Literal["whole", "trimmed", "bro
     if expected != head.sequence + 1 or chain not in {None, head.chain}:
         return "broken"
     return "whole" if head.first == 1 else "trimmed"
-
-
-_BEFORE: Final = 32
-"""How far before a request the facts of its hooks may be stored: they share its append."""
-_MOST_EVENTS: Final = 2_000
-_HOOKS: Final = (HookStarted, HookCompleted, HookFailed)
-
-
-@frozen
-class Explaining:
-    """Reads the recorded reasons of a request."""
-
-    actions: Actions
-    log: EventLog
-
-    async def explain(self, principal: Principal, query: ExplainAction) -> JsonObject:
-        """The request, its evaluation, and every fact about it in order.
-
-        Raises:
-            NotFound: no such request that the caller may see.
-        """
-        record = find_record(await self.actions.load(query.action_id), query.action_id)
-        if not may_read(record, principal):
-            raise NotFound("action", query.action_id)
-        first, last = record.first_seq - _BEFORE, record.last_seq
-        events = await self._read(record.scope.session_id, max(0, first - 1), last)
-        facts: list[Json] = []
-        evaluation: JsonObject | None = None
-        for event in events:
-            payload = event.fact.payload
-            is_about = event.fact.scope.action_id == query.action_id
-            if isinstance(payload, PermissionEvaluated) and (
-                payload.evaluation_id == record.request.evaluation_id
-            ):
-                evaluation, is_about = to_wire(payload), True
-            is_hook = isinstance(payload, _HOOKS) and (
-                event.fact.scope.task_id == record.scope.task_id
-                and event.sequence < record.first_seq
-            )
-            if is_about or is_hook:
-                facts.append(_show_reason(event))
-        return {"action": render_view(record), "evaluation": evaluation, "facts": facts}
-
-    async def _read(self, session: str, after: int, last: int) -> list[Event]:
-        stream, found = StreamRef(StreamKind.SESSION, session), list[Event]()
-        while len(found) < _MOST_EVENTS and (page := await self.log.read_page(stream, after)):
-            found += [decode_event(one.data) for one in page if one.sequence <= last]
-            after = page[-1].sequence
-            if after >= last:
-                break
-        return found
 
 
 def _show_reason(event: Event) -> JsonObject:

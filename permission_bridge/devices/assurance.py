@@ -61,7 +61,7 @@ class Assurance:
     """The store's time, by which requests are opened."""
     machine: Clock
     """The time of this machine: device clocks are compared with it."""
-    demand: Demand = "paired"
+    demand: Demand
 
     async def judge(
         self,

@@ -57,8 +57,7 @@ class DeliveryAttempts:
         due: tuple[DueChange, ...] = (),
     ) -> None:
         """Writes the facts of an attempt, and ends its due row."""
-        claim = DueClaim(row.member, row.token)
-        await self._append(action, _name_row(row.member), facts, targets, claim, due)
+        await self._append(action, _name_row(row.member), facts, targets, row, due)
 
     async def add(
         self,
@@ -82,7 +81,7 @@ class DeliveryAttempts:
             return f"{kind}{int(now.removeprefix(kind) or 0) + 1}"
         return (await self._walk(action, kind))[0]
 
-    async def list_pushed(self, action: ActionRecord, owners: Iterable[str] = ()) -> frozenset[str]:
+    async def list_pushed(self, action: ActionRecord, owners: Iterable[str]) -> frozenset[str]:
         """Devices that earlier attempts pushed to; ``owners`` are people who also get bundles."""
         steps = [f"s{step}" for step in range(1, len(action.request.audience))]
         single = (self._read(action, one) for one in (FIRST, AGAIN, REMINDER, *steps))

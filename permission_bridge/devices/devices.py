@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.device import Device
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Channels
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.session.device import DeviceList
@@ -65,7 +64,6 @@ class Devices:
     arrivals: InboxArrivals
     channels: Channels
     projections: Projections
-    log: EventLog
     clock: Clock
     tokens: ActionTokens
     web_push: WebPush | None = None
@@ -96,7 +94,7 @@ class Devices:
         self, principal: Principal, command: DeviceRequest, once: Once
     ) -> DeviceAnswer | None:
         """The answer to a repeated command; None if it was not carried out before."""
-        first = await once.find(self.log, principal.home)
+        first = await once.find(self.actions.writes.log, principal.home)
         listed = await self.lists.load(principal) if first is not None else None
         device = listed.find(first.decode()) if listed and first is not None else None
         if device is None:
@@ -224,11 +222,11 @@ class Devices:
 
     async def _read_closings(self, principal: Principal) -> dict[str, JsonObject]:
         inbox = StreamRef(StreamKind.INBOX, principal.key)
-        head = await self.log.read_head(inbox)
+        head = await self.actions.writes.log.read_head(inbox)
         if head is None:
             return {}
         after = max(0, head.sequence - _RECENT_EVENTS)
-        entries = await self.log.read_page(inbox, after, _RECENT_EVENTS)
+        entries = await self.actions.writes.log.read_page(inbox, after, _RECENT_EVENTS)
         found: dict[str, JsonObject] = {}
         for entry in entries:
             envelope: JsonObject = orjson.loads(entry.data)

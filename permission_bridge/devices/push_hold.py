@@ -47,7 +47,7 @@ class PushGate:
     bundles: RedisBundles
     mutes: RedisMutes
     most: int
-    quiet: tuple[QuietHours, ...] = ()
+    quiet: tuple[QuietHours, ...]
 
     async def find_pause(
         self, action: ActionRecord, principal: Principal, now_ms: int

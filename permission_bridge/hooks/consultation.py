@@ -50,7 +50,7 @@ class Consulted:
     """The results of a consultation about one case, and its facts, which are stored with the evaluation."""
 
     facts: PolicyFacts
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...]
 
 
 @frozen

@@ -65,7 +65,7 @@ class SigningKey:
     algorithm: SigningAlgorithm
     jwk: JsonObject
     private: _Private
-    signs: bool = True
+    signs: bool
 
     def __repr__(self) -> str:
         return f"SigningKey({self.kid}, {self.algorithm}, signs={self.signs})"

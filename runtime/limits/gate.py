@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.errors import Limited
-from passerelle.runtime.limits.bounds import Bounds
+from passerelle.runtime.limits.limit import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from passerelle.core.principal import Principal
-    from passerelle.runtime.limits.bounds import OverLimit
-    from passerelle.runtime.limits.limit import Limit
+    from passerelle.runtime.limits.limit import Limit, OverLimit
     from passerelle.runtime.limits.limiter import Limiter
 
 SEATS: Final = 64

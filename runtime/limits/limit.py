@@ -22,19 +22,43 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import CallerLimitKind, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.limits import Bucket
-from passerelle.runtime.limits.bounds import OverLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.limits import LimitStore
-    from passerelle.runtime.limits.bounds import Bounds
 
 _FIRST_STEP: Final = 20
 _LARGEST_STEP: Final = 4
+
+
+@frozen
+class Rate:
+    """``units`` per ``per_ms``; unused units accumulate up to ``units``, which is also the largest burst."""
+
+    units: int
+    per_ms: int
+
+
+@frozen
+class Bounds:
+    """Cluster-wide limits; None means unlimited."""
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+
+
+@frozen
+class OverLimit:
+    """Nothing was taken. ``limit`` is the exceeded bound; retry after ``retry_after_ms``."""
+
+    kind: CallerLimitKind
+    limit: int
+    retry_after_ms: int
 
 
 class SlotBlock:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.limits import LimitStore
     from passerelle.runtime.limits.account import Quota
-    from passerelle.runtime.limits.bounds import Bounds
+    from passerelle.runtime.limits.limit import Bounds
 
 ROUND_S: Final = 2.0
 """How long an instance keeps at most what it does not need."""

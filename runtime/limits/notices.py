@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitPayload, QuotaBlocked
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.runtime.limits.bounds import OverLimit
+    from passerelle.runtime.limits.limit import OverLimit
     from passerelle.runtime.records.places import Home
 
 PAUSE_MS: Final = 10_000

@@ -45,7 +45,7 @@ class CallReport:
     outcomes: Mapping[str, int]
     answered_ms: int | None
     failed_ms: int | None
-    times: tuple[int, ...] = ()
+    times: tuple[int, ...]
     """Number of answers in each bucket of the request histogram."""
 
 

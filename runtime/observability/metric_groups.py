@@ -129,6 +129,11 @@ class StoreMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.blob_failures: Final = Counter(
+            "passerelle_blob_failures",
+            "Reads and writes of large content that its place refused: a full folder, a bucket that does not answer.",
+            registry=registry,
+        )
         self.memory_share: Final = Gauge(
             "passerelle_store_memory_share",
             "Memory use of the fullest primary, as a share of its limit; 0 without a limit.",

@@ -1,4 +1,4 @@
-"""Reports store failures: an outage once at its start and end, a lost history as a new shard epoch.
+"""Reports store failures: an outage once at its start and end, a lost history as a new shard epoch, blobs that fail.
 
 A lost history (a failover or a restore that dropped acknowledged writes) is proved by something that this instance saw
 acknowledged and the store no longer has: a followed position, a version written by its driver, a mark of its relay, an
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.store.log import RedisEventLog
 
 UNAVAILABLE: Final = "unavailable"
+_LOG_EVERY_S: Final = 60.0
 _AUDITED_S: Final = 40.0
 """Time after a new epoch in which every position has been audited."""
 _PROOFS: Final = frozenset({GapReason.FORKED, GapReason.AHEAD, GapReason.LOST, GapReason.EPOCH})
@@ -45,6 +46,8 @@ class Outages:
     _reported: dict[Shard, int] = field(default_factory=dict["Shard", int])
     _noted_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _down: bool = False
+    _logged_s: float = -math.inf
+    """When a failure of the place for content was logged last."""
     _bumps: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def tally(self, result: str, seconds: float, why: str) -> None:
@@ -58,6 +61,13 @@ class Outages:
         elif result != UNAVAILABLE and self._down:
             self.log.info("store.available")
         self._down = result == UNAVAILABLE
+
+    def count_content_failure(self, why: str) -> None:
+        """Counts a failure of the place for content; logs at most one a minute."""
+        self.metrics.store.blob_failures.inc()
+        if monotonic() - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = monotonic()
+            self.log.error("blobs.unavailable", reason=why)
 
     def lose(self, stream: StreamRef, why: GapReason) -> None:
         """Records that a position followed by this instance is no longer valid."""

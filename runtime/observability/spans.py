@@ -47,7 +47,7 @@ class Spans:
         SERVED.set(_read(span, caller))
         return span
 
-    def begin_call(self, agent: str, operation: str, conversation: str = "") -> Span:
+    def begin_call(self, agent: str, operation: str, conversation: str) -> Span:
         """The span of a call, in the trace of its run; it is sent to the agent.
 
         ``conversation`` is the agent's context id, empty if the agent creates one.

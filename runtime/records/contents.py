@@ -90,10 +90,7 @@ class Contents:
             await self.peek(long, 1)
             return cast("JsonObject", orjson.loads(await long.read_whole()))
         if kept.startswith(IN_BLOB):
-            return cast(
-                "JsonObject",
-                orjson.loads(await self._fetch(shard_of_task(record), kept[5:].decode())),
-            )
+            return await self._load(shard_of_task(record), kept[5:].decode())
         return cast("JsonObject", orjson.loads(kept))
 
     async def _fold_remaining(self, record: TaskRecord) -> JsonObject:
@@ -135,7 +132,7 @@ class Contents:
     ) -> SendOptions:
         options, ref = turn.options, fact.refs.get("options")
         if ref is not None and ref.blob is not None:
-            options = cast("JsonObject", orjson.loads(await self._fetch(shard, ref.blob)))
+            options = await self._load(shard, ref.blob)
         return SendOptions(turn.streams is True, options or {}, turn.extensions or (), turn.sealed)
 
     async def list_turns(self, record: TaskRecord) -> AsyncIterator[tuple[str, JsonObject]]:
@@ -191,7 +188,7 @@ class Contents:
         Raises:
             MissingContent: without ``missing``, if the blob store has lost some content.
         """
-        facade = expose(TaskId(record.task_id), record.exposure)
+        facade, shard = expose(TaskId(record.task_id), record.exposure), shard_of_task(record)
         task: JsonObject | None = None
         accepted: list[JsonObject] = []
         frames = 0
@@ -201,15 +198,13 @@ class Contents:
             if entry.type == EventType.RUN_STATUS and _TAKEN_OVER in entry.data:
                 moves += _list_moves(decode_event(entry.data), record)
             elif entry.type == EventType.TURN_SUBMITTED:
-                event = decode_event(entry.data)
-                if event.fact.scope.task_id != record.task_id:
+                message = await self._read_accepted(entry, record, missing)
+                if message is None:
                     continue
-                accepted.append(await self._read_or_mark(event, shard_of_task(record), missing))
+                accepted.append(message)
                 task = settle_status(task) if task is not None else None
             elif entry.facade == facade:
-                frame = await self._read_or_leave_out(
-                    entry, shard_of_task(record), missing, slim=slim
-                )
+                frame = await self._read_or_leave_out(entry, shard, missing, slim=slim)
                 if frame is not None:
                     task = fold(task, frame)
                     frames += "message" not in frame
@@ -220,11 +215,15 @@ class Contents:
                 task = complete_history(task, accepted)
         return Content(task, tuple(accepted), frames, catalogue, tuple(moves))
 
-    async def _read_or_mark(
-        self, event: Event, shard: Shard, missing: list[str] | None
-    ) -> JsonObject:
+    async def _read_accepted(
+        self, entry: Entry, record: TaskRecord, missing: list[str] | None
+    ) -> JsonObject | None:
+        """The message of a submitted turn, or a mark in its place; None if it is of another task."""
+        event = decode_event(entry.data)
+        if event.fact.scope.task_id != record.task_id:
+            return None
         try:
-            return await self.read_message(event, shard)
+            return await self.read_message(event, shard_of_task(record))
         except MissingContent as error:
             if missing is None:
                 raise
@@ -308,7 +307,7 @@ class Contents:
         ref = decode_event(entry.data).fact.refs.get(FRAME)
         if ref is None or ref.blob is None:
             return None
-        return cast("JsonObject", orjson.loads(await self._fetch(shard, ref.blob)))
+        return await self._load(shard, ref.blob)
 
     async def _read_slim_frame(self, entry: Entry, shard: Shard) -> JsonObject | None:
         ref = None if entry.frame else decode_event(entry.data).fact.refs.get(FRAME)
@@ -349,7 +348,10 @@ class Contents:
         ref = event.fact.refs.get("input")
         if ref is None or ref.blob is None:
             return {}
-        return cast("JsonObject", orjson.loads(await self._fetch(shard, ref.blob)))
+        return await self._load(shard, ref.blob)
+
+    async def _load(self, shard: Shard, sha256: str) -> JsonObject:
+        return cast("JsonObject", orjson.loads(await self._fetch(shard, sha256)))
 
     async def _fetch(self, shard: Shard, sha256: str) -> bytes:
         content = await self.blobs.get(shard, sha256)

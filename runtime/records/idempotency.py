@@ -106,9 +106,6 @@ def make_once(principal: Principal, command: DataclassInstance, idem: str | None
     return Once(hash_key(principal, f"{idem}\0{changed}" if changed else idem), digest.hexdigest())
 
 
-IDEMPOTENCY_MS: Final = 24 * 3600 * 1000
-
-
 @record
 class TurnReceipt:
     """What a repeat of the same request finds under its idempotency key."""
@@ -126,5 +123,5 @@ def remember(principal: Principal, idem: str, digest: str, receipt: TurnReceipt)
         key=hash_key(principal, idem),
         digest=digest,
         result=to_bytes(receipt),
-        ttl_ms=IDEMPOTENCY_MS,
+        ttl_ms=KEPT_MS,
     )

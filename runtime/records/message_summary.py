@@ -75,7 +75,7 @@ def submit(
     )
 
 
-def read_input(command: SubmitTurn, extensions: Iterable[str] = ()) -> TurnInput:
+def read_input(command: SubmitTurn, extensions: Iterable[str]) -> TurnInput:
     """A further message in the form in which it is read from its stored turn."""
     options, names = read_options(command) or {}, tuple(sorted(extensions))
     return TurnInput(

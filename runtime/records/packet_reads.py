@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Loaded
     from passerelle.core.events import Event
     from passerelle.core.payloads.approval import ApprovalRequest
-    from passerelle.core.ports.log import EventLog, Head, StreamRef
+    from passerelle.core.ports.log import Head, StreamRef
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
 
@@ -68,18 +68,17 @@ _Known: TypeAlias = "Mapping[str, tuple[TaskRecord, Loaded]]"
 class PacketReads:
     """``channels.follower.StreamReads`` over the log: packets are built on read; other streams are read as stored."""
 
-    log: EventLog
     contents: Contents
 
     async def read_head(self, stream: StreamRef) -> Head | None:
         """The head of the session stream after the packets."""
-        return await self.log.read_head(stream)
+        return await self.contents.log.read_head(stream)
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
         """The head, then a page, in this order."""
-        head, entries = await self.log.read_resume(stream, after, limit)
+        head, entries = await self.contents.log.read_resume(stream, after, limit)
         match stream.kind:
             case StreamKind.INPUTS if head is not None:
                 made = join_all(self._show_input(head.epoch, stream, one) for one in entries)
@@ -198,7 +197,7 @@ class PacketReads:
             if one.type in ENDS and (task := decode_event(one.data).fact.scope.task_id)
         )
         refs = [EntityRef(EntityKind.TASK, task) for task in tasks]
-        loaded = await self.log.load(refs)
+        loaded = await self.contents.log.load(refs)
         found = ((one, read_record(one)) for one in loaded)
         return {
             one.ref.id: (record, one) for one, record in found if isinstance(record, TaskRecord)

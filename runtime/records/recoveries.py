@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from passerelle.core.payloads.channel import Recovery, Resumption
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.runtime.records.writes import Writes
 
@@ -30,7 +29,6 @@ class Recoveries:
     """Determines recovery states of streams."""
 
     writes: Writes
-    log: EventLog
     projections: Projections
 
     async def find(
@@ -74,9 +72,9 @@ class Recoveries:
         return record is not None and record.owner == owner
 
     async def _list_tasks(self, session: str) -> list[EntityRef]:
-        newest = await self.log.read_session_tasks(session)
+        newest = await self.writes.log.read_session_tasks(session)
         names = [facade for facade, _ in newest[:_LOOKED_AT]]
-        names += (await self.log.read_open(session))[:_LOOKED_AT]
+        names += (await self.writes.log.read_open(session))[:_LOOKED_AT]
         parsed = (parse_facade(name) for name in names)
         return [*dict.fromkeys(EntityRef(EntityKind.TASK, one[0]) for one in parsed if one)]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.batch import Loaded
-    from passerelle.core.ports.log import Entry, FactReader, Head, StreamRef
+    from passerelle.core.ports.log import Entry, Head, StreamRef
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.packet_reads import PacketReads
 
@@ -40,7 +40,6 @@ _KINDS: Final = {TASK_ROW: EntityKind.TASK, JOB_ROW: EntityKind.SESSION}
 class RowReads:
     """``channels.follower.StreamReads``: list rows are built on read; other streams are read through ``below``."""
 
-    facts: FactReader
     below: PacketReads
 
     async def read_head(self, stream: StreamRef) -> Head | None:
@@ -58,7 +57,9 @@ class RowReads:
         last = {str(note.get("name")): place for place, note in enumerate(notes)}
         shown = {place: _find_ref(notes[place]) for place in last.values()}
         refs = dict.fromkeys(ref for ref in shown.values() if ref is not None)
-        loaded = {one.ref: one for one in await self.facts.load([*refs])} if refs else {}
+        loaded = (
+            {one.ref: one for one in await self.below.contents.log.load([*refs])} if refs else {}
+        )
         return head, [
             _show(stream, entry, note, loaded, shown.get(place))
             for place, (entry, note) in enumerate(zip(entries, notes, strict=True))

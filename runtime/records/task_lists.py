@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from passerelle.core.decision import Held
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.task.requests import ListRecords
@@ -47,7 +46,6 @@ class TaskLists:
     """Lists records of tasks."""
 
     writes: Writes
-    log: EventLog
     projections: Projections
     list_agents: Callable[[], tuple[str, ...]]
     lag: Lag
@@ -175,8 +173,8 @@ class TaskLists:
             NotFound: it is not the caller's.
         """
         await self.find_session(principal, session_id)
-        times = dict(await self.log.read_session_tasks(session_id))
-        unlisted = [one for one in await self.log.read_open(session_id) if one not in times]
+        times = dict(await self.writes.log.read_session_tasks(session_id))
+        unlisted = [one for one in await self.writes.log.read_open(session_id) if one not in times]
         names = (one for one in unlisted if parse_facade(one))
         for task in (await self.writes.read_all(TaskRecord, names)).values():
             if task.exposure == 1:

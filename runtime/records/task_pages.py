@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import ListTasks
     from passerelle.core.decision import Held
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import IndexPart, Projections
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
@@ -63,7 +62,6 @@ class Listing:
     """Lists tasks."""
 
     writes: Writes
-    log: EventLog
     projections: Projections
     contents: Contents
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1), init=False)
@@ -187,7 +185,7 @@ class Listing:
         for place in list_places(principal, context_id):
             thread = (await self.writes.load_one(place.thread)).record
             if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
-                return await self.log.read_session_tasks(thread.session_id)
+                return await self.writes.log.read_session_tasks(thread.session_id)
         return []
 
     async def _walk(

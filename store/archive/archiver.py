@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.chunks import in_chunks
@@ -81,9 +81,9 @@ def join_parts(
 class ArchiveResult:
     """The outcome of a call: archived sessions with their bytes in the archive, and sessions that stay."""
 
-    sessions: list[str] = field(default_factory=list[str])
-    bytes: int = 0
-    stay: list[str] = field(default_factory=list[str])
+    sessions: list[str]
+    bytes: int
+    stay: list[str]
 
 
 @dataclass(slots=True)

@@ -53,9 +53,9 @@ class ForgettingPlan:
     others: tuple[str, ...]
     obstacle: str | None
     """Why nothing may be forgotten."""
-    has_any: bool = False
+    has_any: bool
     """Whether anything would be forgotten: data outside of sessions is not completely counted."""
-    is_begun: bool = False
+    is_begun: bool
     """Whether forgetting this owner was interrupted: ``finish`` continues it."""
 
 
@@ -69,7 +69,7 @@ class Forgetting:
     tombstones: Tombstones
     removal: TraceRemoval
     participations: ParticipationFinder
-    rewrite_logs: Callable[[], Awaitable[None]] | None = None
+    rewrite_logs: Callable[[], Awaitable[None]] | None
     """Makes the engine rewrite its files, if it is embedded."""
 
     async def plan(self, owner: str, now_ms: int) -> ForgettingPlan:

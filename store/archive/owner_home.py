@@ -48,10 +48,10 @@ class OwnerHome:
     present_keys: tuple[str, ...]
     ids: frozenset[str]
     """Ids of the home session, of devices, their links, and grants."""
-    devices: int = 0
-    grants: int = 0
-    rules: int = 0
-    bytes: int = 0
+    devices: int
+    grants: int
+    rules: int
+    bytes: int
 
     @property
     def shard(self) -> Shard:

@@ -70,7 +70,7 @@ class OwnerKeys:
     """The keys of one runtime. An instance caches 1,024 of them, for ``FRESH_S``."""
 
     nodes: Nodes
-    sealer: KeySealer | None = None
+    sealer: KeySealer | None
     runtime_id: str = ""
     _known: OrderedDict[KeyName, _Known] = field(default_factory=OrderedDict["KeyName", "_Known"])
 

@@ -72,9 +72,9 @@ class SessionPlan:
     """What would be forgotten, and what would stay: sessions with something open, home sessions, and held ones."""
 
     counts: ForgottenCounts
-    open: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()
+    open: tuple[str, ...]
+    kept: tuple[str, ...]
+    held: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class SessionForgetting:
     holds: Tombstones
     removal: TraceRemoval
     erasure: SegmentErasure
-    rewrite_logs: Callable[[], Awaitable[None]] | None = None
+    rewrite_logs: Callable[[], Awaitable[None]] | None
     """Makes the engine rewrite its files, if it is embedded."""
 
     async def plan(self, choice: SessionChoice) -> SessionPlan:

@@ -20,6 +20,7 @@ _SAYS: Final = {
     "agentstack": ("an approval in the metadata", "delete_rows"),
     "strands": ("an interrupt that is an approval by its name", '"delete"'),
     "langgraph": ("one tool call to be reviewed", '"send"'),
+    "mastra": ("a tool that needs approval", '"pay"'),
     "cuga": ("an action that waits to be confirmed", '"book"'),
     "schema": ("a form to be filled in", "Which colour?"),
 }

@@ -15,7 +15,8 @@ OWN: Final = "permission"
 WORDS: Final = "words"
 """The request of an agent in a plain conversation, in which its caller answers over A2A."""
 DIALECTS: Final = (
-    *(OWN, "adk", "kagent", "kagent_parts", "agentstack", "strands", "langgraph", "cuga", "schema"),
+    *(OWN, "adk", "kagent", "kagent_parts", "agentstack", "strands", "langgraph", "mastra"),
+    *("cuga", "schema"),
 )
 _GROUPS: Final = ("adk", "kagent", "kagent_parts", "langgraph")
 """Dialects with several requests in one pause, answered by one message."""

@@ -6,25 +6,14 @@ import httpx
 import orjson
 import pytest
 
+from passerelle.a2a_mapping.rpc import Method
 from tests.conformance.callers import GRPC, HTTP_JSON, JSONRPC, Caller, Json, locate, make_params
 from tests.conformance.shapes import check_answer
 from tests.conformance.site import KEYS, Site, open_as, open_http, write
 
 pytestmark = pytest.mark.anyio
 
-OPERATIONS = (
-    "SendMessage",
-    "SendStreamingMessage",
-    "GetTask",
-    "ListTasks",
-    "CancelTask",
-    "SubscribeToTask",
-    "CreateTaskPushNotificationConfig",
-    "GetTaskPushNotificationConfig",
-    "ListTaskPushNotificationConfigs",
-    "DeleteTaskPushNotificationConfig",
-    "GetExtendedAgentCard",
-)
+OPERATIONS = tuple(method.value for method in Method)
 METHOD_NOT_FOUND = -32601
 
 

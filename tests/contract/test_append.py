@@ -495,7 +495,7 @@ async def test_own_operation_is_recognized_before_its_own_changes(store: Store) 
         EPOCH,
         entities=(at.write(Stamp(1, "op_a"), fields={"own": b"somebody.1"}),),
         events=(event(),),
-        claim=DueClaim(row.member, row.token),
+        claim=row,
         not_after_ms=await server_now(store, at) + 60_000,
     )
     assert isinstance(await store.log.append(batch), Appended)

@@ -28,9 +28,10 @@ from tests.contract.test_archive import AT_MS, Story, begin, find_keys, leave, r
 from tests.support.batches import make_place
 from tests.support.engine import Server, ask
 from tests.support.engine_dump import read_keys
+from tests.support.killing import Killed, kill_change
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from passerelle.store.archive.sealed_frame import OwnerKey
@@ -120,30 +121,11 @@ async def test_only_the_owners_frames_are_erased_from_a_shared_object(
         assert await store.archive.list_archived(home, segment) == [other.at.session]
 
 
-class Killed(BaseException):
-    """Stands in for SIGKILL: no code after it runs."""
-
-
 def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Makes the ``step``-th change of a store the last one."""
-    left = [step]
-
-    def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-        async def change_or_die(*arguments: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
-            return await change(*arguments)
-
-        return change_or_die
-
-    places = (store.blobs, store.copies, store.tombstones.objects)
-    for owner, names in (
-        (store.nodes, ("run", "update")),
-        *((place, ("put", "expire")) for place in places),
-    ):
-        for name in names:
-            monkeypatch.setattr(owner, name, guard(getattr(owner, name)))
+    blobs = (store.blobs, store.copies, store.tombstones.objects)
+    places = ((store.nodes, ("run", "update")), *((one, ("put", "expire")) for one in blobs))
+    kill_change(monkeypatch, places, step)
 
 
 async def is_whole(store: Store, mine: list[Story], server: Server, folder: Path) -> bool:

@@ -36,7 +36,6 @@ from tests.contract.test_archive import Story as ArchivedStory
 from tests.contract.test_archive import begin, leave, read_all
 from tests.contract.test_forgetting import find_names
 from tests.contract.test_session_forgetting import (
-    Killed,
     copy_engine,
     kill_at,
     list_files,
@@ -44,6 +43,7 @@ from tests.contract.test_session_forgetting import (
 )
 from tests.integration.duties.story import make_writes
 from tests.support.engine import Server
+from tests.support.killing import Killed
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -19,17 +19,16 @@ from tests.contract.test_segment_cleanup import list_objects
 from tests.contract.test_segment_merge import (
     HOME,
     OTHER,
-    Killed,
     clean,
     leave_together,
     read_each,
     read_ms,
 )
 from tests.contract.test_segment_merge import kill_at as kill_merge_at
-from tests.contract.test_session_forgetting import Killed as ForgettingKilled
 from tests.contract.test_session_forgetting import forget, is_gone, list_files
 from tests.contract.test_session_forgetting import kill_at as kill_forgetting_at
 from tests.support.batches import make_place
+from tests.support.killing import Killed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -202,7 +201,7 @@ async def test_erasure_killed_at_any_step_before_a_merge_completes_in_every_obje
             try:
                 await forget(store, *reported.mine[:2])
                 break
-            except ForgettingKilled:
+            except Killed:
                 pass
         async with await Store.open(settings) as other:
             assert (await merge(other)).made == 1
@@ -231,7 +230,7 @@ async def test_nothing_is_deleted_during_an_erasure(
     reported = await archive_segments(store)
     with monkeypatch.context() as patch:
         kill_forgetting_at(store, patch, 5, is_done=True)
-        with pytest.raises(ForgettingKilled):
+        with pytest.raises(Killed):
             await forget(store, *reported.mine[:2])
     async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as other:
         assert (await merge(other)).made == 1

@@ -19,6 +19,7 @@ from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import Story, begin, read_all
 from tests.contract.test_segment_cleanup import DAY_MS, list_objects
 from tests.support.batches import make_place
+from tests.support.killing import Killed, kill_change
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -193,27 +194,10 @@ async def test_a_merge_touches_no_row_and_asks_each_shard_once(
     assert len(asked) <= len(ALL_SHARDS) * COUNT + 16
 
 
-class Killed(BaseException):
-    """Stands in for SIGKILL: no code after it runs."""
-
-
 def kill_at(store: Store, patch: pytest.MonkeyPatch, step: int, *, is_done: bool) -> None:
     """Makes the ``step``-th change of a merge the last one, or the first one that is not made."""
-    left = [step]
-
-    def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-        async def change_or_die(*arguments: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
-                if is_done:
-                    await change(*arguments)
-                raise Killed
-            return await change(*arguments)
-
-        return change_or_die
-
-    for owner, name in ((store.nodes, "run"), (store.segment_merge.segments, "put_pieces")):
-        patch.setattr(owner, name, guard(getattr(owner, name)))
+    places = ((store.nodes, ("run",)), (store.segment_merge.segments, ("put_pieces",)))
+    kill_change(patch, places, step, is_done=is_done)
 
 
 @pytest.mark.parametrize("is_done", [True, False])

@@ -23,9 +23,9 @@ from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import Story, find_keys, leave, read_all
 from tests.contract.test_forgetting import ADA, BOB, HOME, NOW_MS, append_story, find_names
 from tests.support.engine import Server, ask
+from tests.support.killing import Killed, kill_change
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from passerelle.store.archive.segment import FrameNote
@@ -290,25 +290,8 @@ async def test_session_continued_between_check_and_removal_stays(
     assert len((await store.log.read_resume(story.at.stream, 0))[1]) == 8
 
 
-class Killed(BaseException):
-    """Stands in for SIGKILL: no code after it runs."""
-
-
 def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int, *, is_done: bool) -> None:
     """Makes the ``step``-th change of a store the last one, or the first one that is not made."""
-    left = [step]
-
-    def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-        async def change_or_die(*arguments: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
-                if is_done:
-                    await change(*arguments)
-                raise Killed
-            return await change(*arguments)
-
-        return change_or_die
-
     forgetting = store.session_forgetting
     places = (
         (store.nodes, ("run", "update")),
@@ -317,9 +300,7 @@ def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int, *, is_done
         (forgetting.tombstones.objects, ("put",)),
         (forgetting.erasure.segments, ("replace",)),
     )
-    for owner, names in places:
-        for name in names:
-            monkeypatch.setattr(owner, name, guard(getattr(owner, name)))
+    kill_change(monkeypatch, places, step, is_done=is_done)
 
 
 @pytest.mark.parametrize("is_done", [True, False])

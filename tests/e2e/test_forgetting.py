@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,29 @@ async def open_person(gateway: GatewayProcess, name: str, hook: str) -> AsyncGen
         yield Person(name, Caller(http, AGENT), hook)
 
 
+@asynccontextmanager
+async def open_site(
+    folder: Path, *names: str, **settings: object
+) -> AsyncGenerator[tuple[GatewayProcess, list[Person]]]:
+    """A gateway with these people as its clients."""
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(
+            folder,
+            {AGENT: peer.url},
+            data_dir=str(folder / "data"),
+            clients=[describe_person(name) for name in names],
+            webhooks={"allow": ["http://127.0.0.1:*", "https://*.example.com"]},
+            environ=None,
+            **settings,
+        ) as gateway,
+        AsyncExitStack() as stack,
+    ):
+        people = [open_person(gateway, name, receiver.url) for name in names]
+        yield gateway, [await stack.enter_async_context(one) for one in people]
+
+
 def describe_person(name: str) -> dict[str, object]:
     return describe({"name": name, "kind": "person", "scopes": [*PEOPLE, "tasks:write"]})
 
@@ -147,29 +170,28 @@ def has_left_some(gateway: GatewayProcess) -> bool:
     return count_stored(gateway)[0] < ROUNDS
 
 
-def forget(folder: Path, name: str | None, *flags: str) -> subprocess.CompletedProcess[str]:
+async def forget(folder: Path, *flags: str) -> str:
+    """The output of the command."""
     config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
-    owner = () if name is None else ("--owner", name)
-    return run(folder, "store", "forget", *owner, *config, *flags)
+    call = partial(run, folder, "store", "forget", *config, *flags)
+    done = await anyio.to_thread.run_sync(call)
+    assert done.returncode == ExitStatus.DONE, done.stderr
+    return done.stdout
+
+
+async def check_store(data_dir: Path) -> None:
+    """Its records equal its events."""
+    report = await run_verify(Settings(data_dir=data_dir), rebuild=True)
+    assert report.lines == [], data_dir
 
 
 @pytest.mark.requirement("FGT-1")
 async def test_erased_markers_are_gone_and_those_of_others_stay(
     tmp_path: Path,
 ) -> None:
-    async with (
-        ScriptedPeer(AGENT) as peer,
-        WebhookReceiver() as receiver,
-        run_gateway(
-            tmp_path,
-            {AGENT: peer.url},
-            data_dir=str(tmp_path / "data"),
-            clients=[describe_person(name) for name in ("ada", "bob")],
-            retention={"memory": "5s"},
-            webhooks={"allow": ["http://127.0.0.1:*"]},
-        ) as gateway,
-        open_person(gateway, "ada", receiver.url) as ada,
-        open_person(gateway, "bob", receiver.url) as bob,
+    async with open_site(tmp_path, "ada", "bob", retention={"memory": "5s"}) as (
+        gateway,
+        (ada, bob),
     ):
         for person in (ada, bob):
             await person.work()
@@ -180,12 +202,9 @@ async def test_erased_markers_are_gone_and_those_of_others_stay(
         assert len(set(ada.markers)) == ROUNDS * len(PLACES) == 50
         for person in (ada, bob):
             assert await find_readable(tmp_path, person.markers) == set(person.markers)
-        counted = await anyio.to_thread.run_sync(partial(forget, tmp_path, "ada", "--dry-run"))
-        assert counted.returncode == ExitStatus.DONE, counted.stderr
-        assert f"of ada: {ROUNDS * 5} sessions" in counted.stdout
-        done = await anyio.to_thread.run_sync(partial(forget, tmp_path, "ada", "-y"))
-        assert done.returncode == ExitStatus.DONE, done.stderr
-        assert "was rewritten" in done.stdout
+        counted = await forget(tmp_path, "--owner", "ada", "--dry-run")
+        assert f"of ada: {ROUNDS * 5} sessions" in counted
+        assert "was rewritten" in await forget(tmp_path, "--owner", "ada", "-y")
         engine = dump_engine(find_engine_url(gateway))
         assert [one for one in ada.markers if one.encode() in engine] == []
         assert find_markers(tmp_path / "data", ada.markers) == set()
@@ -195,8 +214,7 @@ async def test_erased_markers_are_gone_and_those_of_others_stay(
         assert await find_readable(tmp_path, ada.markers) == set()
         again = await ada.caller.send("hello again")
         assert again["status"]["state"] == "TASK_STATE_COMPLETED"
-    report = await run_verify(Settings(data_dir=tmp_path / "data"), rebuild=True)
-    assert report.lines == []
+    await check_store(tmp_path / "data")
 
 
 AWAY = "http://127.0.0.1:9"
@@ -206,39 +224,19 @@ KILLS = 3
 
 @pytest.mark.requirement("FGT-2")
 async def test_killed_erasure_is_completed_by_the_next_call(tmp_path: Path) -> None:
-    async with (
-        ScriptedPeer(AGENT) as peer,
-        WebhookReceiver() as receiver,
-        run_gateway(
-            tmp_path,
-            {AGENT: peer.url},
-            data_dir=str(tmp_path / "data"),
-            clients=[describe_person(name) for name in ("ada", "bob")],
-            retention={"memory": "1s"},
-            webhooks={"allow": ["http://127.0.0.1:*"]},
-        ) as gateway,
-        open_person(gateway, "ada", receiver.url) as ada,
-        open_person(gateway, "bob", receiver.url) as bob,
+    async with open_site(tmp_path, "ada", "bob", retention={"memory": "1s"}) as (
+        gateway,
+        (ada, bob),
     ):
         await ada.work()
-        await wait_until(partial(has_left, gateway), 30, "the first sessions have left")
+        await wait_until(partial(has_left_some, gateway), 30, "the first sessions have left")
         for person in (bob, ada):
             await person.work()
     markers = ada.markers
-    begun = await forget_until(tmp_path, "counted", 1_000_000)
-    assert begun.returncode == 0, begun.stderr
-    changes = int(begun.stdout.split()[-1])
+    changes = await count_changes(tmp_path)
     assert changes > 2 * KILLS
     for step in range(1, changes + 1, -(-changes // KILLS)):
-        name = f"killed-{step}"
-        killed = await forget_until(tmp_path, name, step)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        # The engine of a killed process exits by itself; the next process waits for it.
-        done = await forget_until(tmp_path, name, 1_000_000, is_again=True)
-        assert done.returncode == 0, done.stderr
-        assert find_markers(tmp_path / name, markers) == set(), step
-        report = await run_verify(Settings(data_dir=tmp_path / name), rebuild=True)
-        assert report.lines == [], step
+        await kill_and_repeat(tmp_path, f"killed-{step}", step, markers)
     killed = await forget_until(tmp_path, "resumed/data", changes // 2)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     folder = tmp_path / "resumed"
@@ -247,11 +245,7 @@ async def test_killed_erasure_is_completed_by_the_next_call(tmp_path: Path) -> N
         await wait_until(
             lambda: not find_markers(folder, markers), 30, "the next start ends what was begun"
         )
-    assert (await run_verify(Settings(data_dir=folder / "data"), rebuild=True)).lines == []
-
-
-def has_left(gateway: GatewayProcess) -> bool:
-    return count_stored(gateway)[0] < ROUNDS
+    await check_store(folder / "data")
 
 
 @pytest.mark.requirement("FGT-4")
@@ -259,78 +253,65 @@ async def test_markers_of_old_sessions_are_gone_and_of_young_ones_stay(
     tmp_path: Path,
 ) -> None:
     """Two owners with old and young sessions; then the same on copies, with processes that are killed."""
-    async with (
-        ScriptedPeer(AGENT) as peer,
-        WebhookReceiver() as receiver,
-        run_gateway(
-            tmp_path,
-            {AGENT: peer.url},
-            data_dir=str(tmp_path / "data"),
-            clients=[describe_person(name) for name in ("ada", "bob")],
-            retention={"memory": "1s"},
-            webhooks={"allow": ["http://127.0.0.1:*"]},
-        ) as gateway,
-        open_person(gateway, "ada", receiver.url) as ada,
-        open_person(gateway, "bob", receiver.url) as bob,
+    async with open_site(tmp_path, "ada", "bob", retention={"memory": "1s"}) as (
+        gateway,
+        (ada, bob),
     ):
         for _ in range(ROUNDS):
             await ada.work()
         await bob.work()
-        await wait_until(partial(has_left, gateway), 30, "the first sessions have left")
+        await wait_until(partial(has_left_some, gateway), 30, "the first sessions have left")
         old = [*ada.markers, *bob.markers]
         before = format_ms(SystemClock().now_ms())
         for person in (ada, bob):
             await person.work()
         young = [one for one in (*ada.markers, *bob.markers) if one not in old]
         assert len(ada.markers) - len(PLACES) == 50
-        done = await anyio.to_thread.run_sync(
-            partial(forget, tmp_path, None, "--before", before, "-y")
-        )
-        assert done.returncode == ExitStatus.DONE, done.stderr
+        await forget(tmp_path, "--before", before, "-y")
         engine = dump_engine(find_engine_url(gateway))
         assert [one for one in old if one.encode() in engine] == []
         assert find_markers(tmp_path / "data", old) == set()
         assert await find_readable(tmp_path, young) == set(young)
         assert await find_readable(tmp_path, old) == set()
-    report = await run_verify(Settings(data_dir=tmp_path / "data"), rebuild=True)
-    assert report.lines == []
+    await check_store(tmp_path / "data")
 
 
 @pytest.mark.requirement("FGT-4")
 async def test_killed_erasure_of_old_sessions_is_completed_by_the_next_call(
     tmp_path: Path,
 ) -> None:
-    async with (
-        ScriptedPeer(AGENT) as peer,
-        WebhookReceiver() as receiver,
-        run_gateway(
-            tmp_path,
-            {AGENT: peer.url},
-            data_dir=str(tmp_path / "data"),
-            clients=[describe_person(name) for name in ("ada", "bob")],
-            retention={"memory": "1s"},
-            webhooks={"allow": ["http://127.0.0.1:*"]},
-        ) as gateway,
-        open_person(gateway, "ada", receiver.url) as ada,
-        open_person(gateway, "bob", receiver.url) as bob,
+    async with open_site(tmp_path, "ada", "bob", retention={"memory": "1s"}) as (
+        gateway,
+        (ada, bob),
     ):
         await ada.work()
-        await wait_until(partial(has_left, gateway), 30, "the first sessions have left")
+        await wait_until(partial(has_left_some, gateway), 30, "the first sessions have left")
         before = format_ms(SystemClock().now_ms())
         await bob.work()
-    begun = await forget_until(tmp_path, "counted", 1_000_000, what=before)
-    assert begun.returncode == 0, begun.stderr
-    changes = int(begun.stdout.split()[-1])
+    changes = await count_changes(tmp_path, before)
     # Sessions leave the engine after the first third, and frames are erased in the last one.
     for step in (changes // 3, changes - changes // 4):
-        name = f"killed-{step}"
-        killed = await forget_until(tmp_path, name, step, what=before)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        done = await forget_until(tmp_path, name, 1_000_000, what=before, is_again=True)
-        assert done.returncode == 0, done.stderr
-        assert find_markers(tmp_path / name, ada.markers) == set(), step
-        report = await run_verify(Settings(data_dir=tmp_path / name), rebuild=True)
-        assert report.lines == [], step
+        await kill_and_repeat(tmp_path, f"killed-{step}", step, ada.markers, before)
+
+
+async def count_changes(folder: Path, what: str = "ada") -> int:
+    """The changes of a whole erasure."""
+    done = await forget_until(folder, "counted", 1_000_000, what=what)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+async def kill_and_repeat(
+    folder: Path, name: str, step: int, markers: list[str], what: str = "ada"
+) -> None:
+    """Kills an erasure before a change, and completes it: the store is sound, and has none of the markers."""
+    killed = await forget_until(folder, name, step, what=what)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    # The engine of a killed process exits by itself; the next process waits for it.
+    done = await forget_until(folder, name, 1_000_000, what=what, is_again=True)
+    assert done.returncode == 0, done.stderr
+    assert find_markers(folder / name, markers) == set(), step
+    await check_store(folder / name)
 
 
 async def forget_until(

@@ -129,7 +129,7 @@ async def test_shown_requests_are_answered(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_shown_approval_is_requested_and_answered(tmp_path: Path) -> None:
-    ask, look, decide = read_requests(GUIDE / "answer-a-question.md")
+    ask, look, decide = read_requests(GUIDE / "decide-an-approval.md")
     async with open_harness(tmp_path) as gateway:
         turn = await play(gateway, ask)
 

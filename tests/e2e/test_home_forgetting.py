@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio.to_thread
 import httpx
 import orjson
 import pytest
 
-from passerelle.cli.exit_status import ExitStatus
-from passerelle.cli.verify import run_verify
-from passerelle.gateway.settings.model import Settings
 from tests.e2e.test_forgetting import (
     Person,
-    describe_person,
+    check_store,
+    count_changes,
     find_markers,
     find_readable,
     forget,
-    forget_until,
     has_left_some,
-    open_person,
+    kill_and_repeat,
+    open_site,
 )
 from tests.integration.devices.asking import asks, make_answer
 from tests.integration.devices.test_keys import SUBSCRIPTION
 from tests.support.engine_dump import dump_engine
 from tests.support.paired_device import PairedDevice
-from tests.support.processes import AGENT, Caller, find_engine_url, run_gateway
+from tests.support.processes import AGENT, Caller, find_engine_url
 from tests.support.raw_channel import open_channel
-from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
-from tests.support.webhook_receiver import WebhookReceiver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,17 +87,15 @@ async def put_rule(person: Person, read: int) -> None:
     assert said.is_success, said.text
 
 
-async def check_closed(gateway: GatewayProcess, folder: Path, token: str, device: str) -> str:
-    """Follows with both credentials during the erasure of the owner; returns the output of the command."""
+async def check_closed(gateway: GatewayProcess, folder: Path, token: str, device: str) -> None:
+    """Follows with both credentials during the erasure of the owner."""
     async with open_channel(gateway.url) as one, open_channel(gateway.url) as other:
         await one.greet(token, "dev_owner")
         await other.greet(device, "dev_phone")
-        done = await anyio.to_thread.run_sync(partial(forget, folder, "owner", "-y"))
-        assert done.returncode == ExitStatus.DONE, done.stderr
+        await forget(folder, "--owner", "owner", "-y")
         for channel in (one, other):
             assert await channel.read_close() == REVOKED
             assert channel.frames[-1]["code"] == "forgotten"
-    return done.stdout
 
 
 @pytest.mark.requirement("FGT-4")
@@ -111,25 +103,14 @@ async def test_markers_of_an_erased_person_are_gone_and_the_person_returns_as_a_
     tmp_path: Path,
 ) -> None:
     async with (
-        ScriptedPeer(AGENT) as peer,
-        WebhookReceiver() as receiver,
-        run_gateway(
-            tmp_path,
-            {AGENT: peer.url},
-            data_dir=str(tmp_path / "data"),
-            clients=[describe_person("bob")],
-            retention={"memory": "5s"},
-            webhooks={"allow": ["http://127.0.0.1:*", "https://*.example.com"]},
-            policy=POLICY,
-        ) as gateway,
-        open_person(gateway, "bob", receiver.url) as bob,
+        open_site(tmp_path, "bob", retention={"memory": "5s"}, policy=POLICY) as (gateway, (bob,)),
         httpx.AsyncClient(
             base_url=gateway.url,
             headers={**gateway.authorization, "A2A-Version": "1.0"},
             timeout=20,
         ) as http,
     ):
-        owner, devices = Person("owner", Caller(http, AGENT), receiver.url), list[PairedDevice]()
+        owner, devices = Person("owner", Caller(http, AGENT), bob.hook), list[PairedDevice]()
         for number in range(1, ROUNDS + 1):
             for person, token in ((owner, gateway.token), (bob, "bob-key")):
                 await person.work()
@@ -141,15 +122,14 @@ async def test_markers_of_an_erased_person_are_gone_and_the_person_returns_as_a_
         shown = await read_all(gateway, tmp_path, owner.markers)
         assert set(owner.markers) - shown == set()
         kept = await read_all(gateway, tmp_path, bob.markers)
-        counted = await anyio.to_thread.run_sync(partial(forget, tmp_path, "owner", "--dry-run"))
-        assert f"{ROUNDS} devices, {ROUNDS} grants and 1 edited rule\n" in counted.stdout
-        assert "the 1 edited rule goes too, for all callers" in counted.stdout
+        counted = await forget(tmp_path, "--owner", "owner", "--dry-run")
+        assert f"{ROUNDS} devices, {ROUNDS} grants and 1 edited rule\n" in counted
+        assert "the 1 edited rule goes too, for all callers" in counted
         await check_closed(gateway, tmp_path, gateway.token, devices[0].token)
         assert await read_all(gateway, tmp_path / "data", owner.markers) == set()
         assert await read_all(gateway, tmp_path, bob.markers) == kept == set(bob.markers)
         await check_return(owner, bob, devices, gateway)
-    report = await run_verify(Settings(data_dir=tmp_path / "data"), rebuild=True)
-    assert report.lines == []
+    await check_store(tmp_path / "data")
 
 
 async def read_all(gateway: GatewayProcess, folder: Path, markers: list[str]) -> set[str]:
@@ -187,34 +167,12 @@ async def check_return(
 async def test_killed_erasure_of_a_home_is_completed_by_the_next_call(
     tmp_path: Path,
 ) -> None:
-    async with (
-        ScriptedPeer(AGENT) as peer,
-        WebhookReceiver() as receiver,
-        run_gateway(
-            tmp_path,
-            {AGENT: peer.url},
-            data_dir=str(tmp_path / "data"),
-            clients=[describe_person(name) for name in ("ada", "bob")],
-            webhooks={"allow": ["http://127.0.0.1:*", "https://*.example.com"]},
-            policy=POLICY,
-        ) as gateway,
-        open_person(gateway, "ada", receiver.url) as ada,
-        open_person(gateway, "bob", receiver.url) as bob,
-    ):
+    async with open_site(tmp_path, "ada", "bob", policy=POLICY) as (_, (ada, bob)):
         for person, token in ((ada, "ada-key"), (bob, "bob-key")):
             await settle(person, token)
-    begun = await forget_until(tmp_path, "counted", 1_000_000)
-    assert begun.returncode == 0, begun.stderr
-    changes = int(begun.stdout.split()[-1])
+    changes = await count_changes(tmp_path)
     # The home is erased near the end.
     for step in (changes // 2, changes - 3, changes - 1):
-        name = f"killed-{step}/data"
-        killed = await forget_until(tmp_path, name, step)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        done = await forget_until(tmp_path, name, 1_000_000, is_again=True)
-        assert done.returncode == 0, done.stderr
-        assert find_markers(tmp_path / name, ada.markers) == set(), step
+        await kill_and_repeat(tmp_path, f"killed-{step}/data", step, ada.markers)
         kept = await find_readable(tmp_path / f"killed-{step}", bob.markers)
         assert kept == set(bob.markers), step
-        report = await run_verify(Settings(data_dir=tmp_path / name), rebuild=True)
-        assert report.lines == [], step

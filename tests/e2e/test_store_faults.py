@@ -146,3 +146,29 @@ def read_log(line: str) -> dict[str, str]:
     with contextlib.suppress(orjson.JSONDecodeError):
         return dict(orjson.loads(line))
     return {}
+
+
+async def test_lost_place_for_content_is_reported_and_small_messages_are_not_affected(
+    gateway: GatewayProcess, caller: Caller
+) -> None:
+    large = "x" * ROOM_BYTES * 2
+    blobs = gateway.data_dir / "blobs"
+    away = blobs.rename(blobs.with_name("away"))
+    blobs.write_bytes(b"")
+    try:
+        for _ in range(2):
+            refused = await submit(caller, large)
+            assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+        assert (await caller.send("small"))["status"]["state"] == "TASK_STATE_COMPLETED"
+        ready = await caller.http.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+        assert ready.json()["blobs"].startswith("blob directory: ")
+        metrics = (await caller.http.get("/metrics")).text
+        assert "passerelle_blob_failures_total 2.0" in metrics
+        assert gateway.child is not None
+        logged = gateway.child.stderr_file.read_text("utf-8").count("blobs.unavailable")
+        assert logged == 1, "one a minute"
+    finally:
+        blobs.unlink()
+        away.rename(blobs)
+    assert (await submit(caller, large)).status_code == 202

@@ -12,22 +12,11 @@ from urllib.parse import quote
 import orjson
 from hypothesis import strategies as st
 
+from passerelle.a2a_mapping.rpc import Method
 from tests.conformance.callers import locate
 
 AGENT: Final = "/agents/conformance"
-OPERATIONS: Final = (
-    "SendMessage",
-    "SendStreamingMessage",
-    "GetTask",
-    "ListTasks",
-    "CancelTask",
-    "SubscribeToTask",
-    "CreateTaskPushNotificationConfig",
-    "GetTaskPushNotificationConfig",
-    "ListTaskPushNotificationConfigs",
-    "DeleteTaskPushNotificationConfig",
-    "GetExtendedAgentCard",
-)
+OPERATIONS: Final = tuple(method.value for method in Method)
 LEGACY: Final = ("message/send", "message/stream", "tasks/get", "tasks/cancel", "tasks/resubscribe")
 NASTY: Final = (
     "",

@@ -12,9 +12,8 @@ import structlog
 
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import ConfigInvalid, Unauthenticated, WriteConflict
-from passerelle.gateway.auth.access import find_place, open_access
+from passerelle.gateway.auth.access import find_place, open_access, run_rotation
 from passerelle.gateway.auth.owner import rotate_owner_token
-from passerelle.gateway.auth.rotation import run_rotation
 from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common import refresh as news_following
 from passerelle.runtime.common.secret import Secret

@@ -19,7 +19,7 @@ from obstore.store import MemoryStore, S3Store
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard, shard_of
 from passerelle.core.task.status import Status
-from passerelle.store.blobs import BlobStore, open_blobs, open_copies, open_tombstones
+from passerelle.store.blobs import BlobStore, BlobStores, open_blobs
 from tests.interop.environments import S3, require
 from tests.support.engine import (
     Server,
@@ -134,7 +134,7 @@ async def test_missing_content_is_not_an_error(blobs: BlobStore) -> None:
 
 @pytest.mark.requirement("EXT-10")
 async def test_copy_expires_a_while_after_its_last_put(where: Path | str) -> None:
-    copies, blobs = open_copies(where), open_blobs(where)
+    copies, blobs = BlobStores.open(where).copies, open_blobs(where)
     name = await copies.put(HERE, b"a file")
     assert await blobs.get(HERE, name) is None
     assert not await copies.expire(HERE, name, before_ms=1)
@@ -145,7 +145,7 @@ async def test_copy_expires_a_while_after_its_last_put(where: Path | str) -> Non
 
 
 async def test_content_of_a_shard_is_listed_by_its_hashes(where: Path | str) -> None:
-    tombstones, shard = open_tombstones(where), Shard(17)
+    tombstones, shard = BlobStores.open(where).tombstones, Shard(17)
     assert await tombstones.list_digests(shard) == []
     names = {await tombstones.put(shard, b"%d" % number) for number in range(70)}
     await tombstones.put(Shard(18), b"elsewhere")

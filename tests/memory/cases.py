@@ -15,6 +15,7 @@ from a2a.types import a2a_pb2
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.wire.json import JsonObject
+from tests.memory import linked_agent
 from tests.memory.agent import NAME
 from tests.memory.site import MB, Site, write_message
 from tests.support.waiting import wait_until
@@ -190,6 +191,20 @@ async def large_events(site: Site) -> None:
     await site.rest()
 
 
+async def large_items_of_a_link(site: Site) -> None:
+    """Six streams of 60 MB in items of 10 MB over one link."""
+    async with site.link_agent(), AsyncExitStack() as stack:
+        said = "artifact n=6 kb=10000"
+        streams = [
+            await stack.enter_async_context(site.stream("alice", said, linked_agent.NAME))
+            for _ in range(6)
+        ]
+        ends = await asyncio.gather(*(events.read_to_end() for events in streams))
+    for end in ends:
+        status = object_at(object_at(object_at(end, "result"), "statusUpdate"), "status")
+        assert text_at(status, "state") == "TASK_STATE_COMPLETED", str(end)[:300]
+
+
 async def _leave_endless(site: Site, text: str, megabytes: int) -> None:
     """Twenty endless streams whose callers disconnect: they run to a number of megabytes, and are cancelled."""
     async with AsyncExitStack() as stack:
@@ -275,6 +290,7 @@ CASES: Final = (
     Case("questions", questions, short=False, timeout={"arrival": "5s"}),
     Case("large answers", large_answers, short=False),
     Case("large events", large_events, short=False),
+    Case("large items of a link", large_items_of_a_link, short=False, most_bytes=450 * MB),
     Case("endless words", endless_words, short=False),
     Case("endless chunks", endless_chunks, short=False),
     Case("endless artifacts", endless_artifacts, short=False),

@@ -16,6 +16,7 @@ import orjson
 import yaml
 
 from passerelle.demo.processes import GatewayProcess, start
+from tests.memory import linked_agent
 from tests.memory.agent import NAME
 from tests.support.waiting import wait_until
 
@@ -132,10 +133,10 @@ class Site:
         return size
 
     @asynccontextmanager
-    async def stream(self, caller: str, text: str) -> AsyncGenerator[Events]:
+    async def stream(self, caller: str, text: str, agent: str = NAME) -> AsyncGenerator[Events]:
         """The events of a streamed message."""
         async with self.http.post(
-            self.gateway.url + self.path,
+            f"{self.gateway.url}/agents/{agent}",
             data=write_call("SendStreamingMessage", write_message(text)),
             headers=self.headers(caller),
         ) as response:
@@ -175,6 +176,22 @@ class Site:
         writer.write(raw)
         await writer.drain()
         return slow
+
+    @asynccontextmanager
+    async def link_agent(self) -> AsyncGenerator[None]:
+        """Runs the agent that dials in."""
+        url = self.gateway.url.replace("http", "ws", 1)
+        arguments = ("tests.memory.linked_agent", f"{url}/v1/channel", self.agent_url)
+        environ = {
+            "PYTHONPATH": str(Path.cwd()),
+            linked_agent.TOKEN: f"{_SECRET}{linked_agent.NAME}",
+        }
+        process = start("linked", arguments, self.gateway.folder, environ)
+        try:
+            await process.read_line("linked")
+            yield
+        finally:
+            await process.stop()
 
     async def release(self) -> None:
         """Releases the agent's tasks that wait to begin."""
@@ -300,11 +317,24 @@ def _write_config(urls: dict[str, str], timeout: JsonObject, outputs: JsonObject
         }
         for name in _CALLERS
     ]
+    linked = linked_agent.NAME
+    clients.append(
+        {
+            "name": linked,
+            "key_hash": hashlib.sha256(f"{_SECRET}{linked}".encode()).hexdigest(),
+            "serves": [linked],
+            "may_call": [],
+            "scopes": ["channels:connect", "agents:serve"],
+        }
+    )
+    agents: list[Json] = [
+        {"name": name, "url": url, "timeout": timeout} for name, url in urls.items()
+    ]
     return {
         "memory": {"budget_bytes": BUDGET_BYTES},
         "outputs": outputs,
         "public_url": "https://gateway.example",
-        "agents": [{"name": name, "url": url, "timeout": timeout} for name, url in urls.items()],
+        "agents": [*agents, {"name": linked, "transport": "channel"}],
         "clients": clients,
         "log_format": "json",
     }

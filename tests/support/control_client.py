@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.events import Event, decode_event
 from passerelle.core.principal import Principal
 from passerelle.core.task.record import TaskRecord
@@ -15,7 +14,6 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.rpc.table import CALLS, call
 from passerelle.runtime.common.calls import Caller
 from tests.support.harness import ADA, Harness
-from tests.support.waiting import wait_until
 
 _WITHIN_S = 10.0
 
@@ -61,21 +59,11 @@ class ControlClient:
 
     async def record(self, task_id: str) -> TaskRecord:
         """The stored record."""
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.harness.parts.writes.load_one(ref)).record
-        assert isinstance(record, TaskRecord)
-        return record
+        return await self.harness.record(task_id)
 
     async def until(self, task_id: str, status: Status) -> TaskRecord:
         """The record, once it has the status."""
-
-        async def look() -> TaskRecord | None:
-            record = await self.record(task_id)
-            return record if record.status is status else None
-
-        found = await wait_until(look, _WITHIN_S, f"the task is {status}")
-        assert found is not None
-        return found
+        return await self.harness.until(task_id, status)
 
     async def events(self, task_id: str) -> list[Event]:
         """The stored events of a task, in order."""

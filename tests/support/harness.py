@@ -37,6 +37,7 @@ from passerelle.core.events import Event, decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.ports.chance import Clock
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import LeaseRequest
 from passerelle.core.ports.log import Entry
@@ -55,8 +56,8 @@ from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.runtime.common.clock import SystemClock, SystemIds
-from passerelle.runtime.limits.bounds import Bounds
 from passerelle.runtime.limits.costs import Spending
+from passerelle.runtime.limits.limit import Bounds
 from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.records.contents import Contents
@@ -106,6 +107,12 @@ class MovableClock:
         return SystemClock().now_ms() + self.ahead_ms
 
 
+def make_free(store: Store, clock: Clock) -> Spending:
+    """Neither quotas nor prices."""
+    limiter = Limiter(store.limits, "in_test", clock)
+    return Spending(limiter, clock, {}, {}, lambda _principal, _meter, _fact: None)
+
+
 @dataclass(slots=True)
 class Harness:
     """One instance and its dependencies. Tests control ``clock``, ``log`` and ``blobs``."""
@@ -144,22 +151,10 @@ class Harness:
 
     async def start(self) -> None:
         """Starts a new service over the stored data, as after a restart of the process."""
+        withholding = make_withholding(None, self.store.blobs, SystemIds().draw)
+        reads = RowReads(PacketReads(Contents(self.log, self.store.blobs, withholding)))
         hub = await self.stack.enter_async_context(
-            Hub(
-                RowReads(
-                    self.log,
-                    PacketReads(
-                        self.log,
-                        Contents(
-                            self.log,
-                            self.store.blobs,
-                            make_withholding(None, self.store.blobs, SystemIds().draw),
-                        ),
-                    ),
-                ),
-                self.store.hints,
-                HubSettings(lambda: 0.5),
-            )
+            Hub(reads, self.store.hints, HubSettings(lambda: 0.5))
         )
         self.parts = make_parts(
             Dependencies(
@@ -178,7 +173,7 @@ class Harness:
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,
                 outputs=self.outputs,
-                spending=self.spending,
+                spending=self.spending or make_free(self.store, self.clock),
                 find_principal=lambda name, _tenant: {"ada": ADA, "bob": BOB}.get(name),
             )
         )
@@ -319,14 +314,14 @@ class Harness:
 
     # ------------------------------------------------------------ stored data
 
-    async def record(self, accepted: TurnAccepted) -> TaskRecord:
+    async def record(self, accepted: TurnAccepted | str) -> TaskRecord:
         """The stored record of a task."""
         ref = task_of(accepted)
         record = (await self.parts.writes.load_one(ref)).record
         assert isinstance(record, TaskRecord)
         return record
 
-    async def until(self, accepted: TurnAccepted, status: Status) -> TaskRecord:
+    async def until(self, accepted: TurnAccepted | str, status: Status) -> TaskRecord:
         """The record, once it has the status."""
 
         async def look() -> TaskRecord | None:
@@ -419,9 +414,10 @@ class Harness:
             await prove_session(self.store.log, self.parts.contents, session_id)
 
 
-def task_of(accepted: TurnAccepted) -> EntityRef:
-    """The task of a turn."""
-    return EntityRef(EntityKind.TASK, accepted.task_id)
+def task_of(accepted: TurnAccepted | str) -> EntityRef:
+    """The task of a turn, or of an id."""
+    name = accepted if isinstance(accepted, str) else accepted.task_id
+    return EntityRef(EntityKind.TASK, name)
 
 
 @asynccontextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import cast
 
 import pytest
@@ -248,3 +250,15 @@ async def test_pooled_connection_keeps_no_reference_to_its_caller(peer: Peer) ->
     del asked
     gc.collect()
     assert gone() is None
+
+
+async def test_an_event_belongs_to_its_reader_alone(peer: Peer) -> None:
+    """A reader may pause for long before it asks for the next event: until then a large one would stay in memory."""
+    counted: list[int] = []
+    async with aclosing(peer.stream(say("chunks 3"))) as outcomes:
+        async for outcome in outcomes:
+            if isinstance(outcome, Answered):
+                counted += [sys.getrefcount(outcome), sys.getrefcount(outcome.result)]
+            del outcome
+    assert len(counted) >= 10
+    assert set(counted) == {2}, "the reader and the argument of the count, and nobody else"

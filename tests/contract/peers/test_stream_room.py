@@ -111,6 +111,17 @@ async def test_events_without_budget_wait_and_arrive_whole(size: int, share: int
         agent.end.set()
 
 
+async def test_a_reader_that_pauses_after_an_event_holds_no_budget() -> None:
+    room, agent = MemoryRoom(), Agent(2 * MIB)
+    async with serve_agent(agent, room) as peer, aclosing(peer.stream(say("hello"))) as outcomes:
+        agent.rest.set()
+        outcome = await anext(outcomes)
+        assert isinstance(outcome, Answered)
+        assert room.budget.held >= 2 * MIB
+        del outcome
+        await wait_until(lambda: not room.budget.held, 10, "it is given back")
+
+
 async def test_slow_event_yields_its_budget_to_a_long_waiting_one() -> None:
     looks: list[Callable[[], None]] = []
     lacks: list[RoomOutcome] = []

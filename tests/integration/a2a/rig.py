@@ -43,6 +43,7 @@ from passerelle.webhooks.webhooks import Webhooks
 from tests.support.clients import make_client
 from tests.support.engine import Server as Engine
 from tests.support.engine import ask
+from tests.support.harness import make_free
 from tests.support.known_keys import make_authenticator
 from tests.support.scripted_peer import ScriptedPeer
 
@@ -237,6 +238,7 @@ async def run_rig(
                 find_terms=lambda agent: terms.get(agent, PeerTerms(PATIENCE)),
                 find_rules=lambda: rules[0],
                 timeouts=PATIENCE,
+                spending=make_free(store, clock),
                 tally=lambda result, _seconds, _why: appends.append(result),
                 catalogue=Catalogue(peers),
                 wake_duties=lambda _shard: None,

@@ -66,12 +66,13 @@ class RpcSpeaker:
         async with self.http.stream("POST", "/agents/echo", json=body, headers=head) as response:
             if response.headers["content-type"] != "text/event-stream":
                 return self._open(orjson.loads(await response.aread()), method)
-            return [
-                frame
-                async for event in read_events(response)
-                for frame in self._open(orjson.loads(event.data), method)
-                if isinstance(frame, dict)
-            ]
+            frames = list[Wire]()
+            async for event in read_events(response):
+                opened = self._open(orjson.loads(event.data), method)
+                if isinstance(opened, str):
+                    return opened
+                frames += opened
+            return frames
 
     def _open(self, answer: Wire, method: Method) -> Answer:
         if "error" in answer:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import orjson
 import pytest
 
-from passerelle.core.wire.json import Json
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.peers.config import PeerConfig
 from tests.integration.a2a.rig import PATIENCE, Rig
@@ -148,6 +148,49 @@ async def test_a_task_that_its_agent_fails_without_words_has_those_of_the_error(
     assert told["status"]["message"]["taskId"] == told["taskId"]
     shown = await short.call("GetTask", {"id": told["taskId"]})
     assert shown["status"]["message"] == told["status"]["message"]
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["task", "update"])
+@pytest.mark.parametrize("pause_s", [0.0, 0.05])
+@pytest.mark.requirement("DLV-3")
+async def test_a_task_that_its_agent_fails_in_its_stream_has_the_words_of_the_error_after_it(
+    short: Rig, pause_s: float, *, is_whole: bool
+) -> None:
+    """As an agent of AG2, and any whose program reports a failure without words and raises."""
+
+    async def fail_and_raise(turn: Turn) -> None:
+        task = await turn.open()
+        failed: JsonObject = {
+            "contextId": task.context_id,
+            "status": {"state": "TASK_STATE_FAILED"},
+        }
+        named: JsonObject = {"id" if is_whole else "taskId": task.id, **failed}
+        task.record["status"] = failed["status"]
+        result: JsonObject = {"task" if is_whole else "statusUpdate": named}
+        # Not by a method of the turn: after those the stream ends.
+        body = orjson.dumps({"jsonrpc": "2.0", "id": None, "result": result})
+        await turn.write(b"data: " + body + b"\n\n")
+        await asyncio.sleep(pause_s)
+        await turn.refuse(-32603, f"task {task.id} broke")
+
+    short.peer.next(fail_and_raise)
+    told = await send(short, "stream")
+    assert told["status"]["state"] == "TASK_STATE_FAILED"
+    assert told["status"]["message"]["parts"] == [{"text": f"task {told['taskId']} broke"}]
+    shown = await short.call("GetTask", {"id": told["taskId"]})
+    assert shown["status"]["message"] == told["status"]["message"]
+
+
+@pytest.mark.requirement("DLV-3")
+async def test_a_task_that_its_agent_fails_without_an_error_stays_without_words(short: Rig) -> None:
+    async def fail(turn: Turn) -> None:
+        await turn.open()
+        await turn.status("FAILED")
+
+    short.peer.next(fail)
+    told = await send(short, "stream")
+    assert told["status"]["state"] == "TASK_STATE_FAILED"
+    assert "message" not in told["status"]
 
 
 @pytest.mark.requirement("DLV-3")

@@ -12,6 +12,7 @@ import pytest
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
+from passerelle.peers.config import PeerConfig
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.integration.a2a.speakers import Speaker
 from tests.integration.a2a.test_bindings_agree import speakers
@@ -180,6 +181,60 @@ async def test_states_and_roles_are_read_in_each_spelling_of_a2a(
         task = await rig.send("hello")
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert [one["role"] for one in task["history"]] in (["ROLE_USER"], ["ROLE_USER", "ROLE_AGENT"])
+
+
+_OLDER_STATES: Final = ("working", "working", "working", "completed")
+_OLDER_TEXTS: Final = (None, "", "Good", "Good morning")
+
+
+def _write_older_task(method: str, state: str, text: str | None) -> JsonObject:
+    """A Task of 0.3 without its kind, as VoltAgent has it: one message grows from Task to Task."""
+    asked: JsonObject = {"messageId": "m-0", "role": "user", "parts": [{"text": "go"}]}
+    said: JsonObject = {
+        "messageId": "agents-words",
+        "role": "agent",
+        "parts": [{"kind": "text", "text": text}],
+    }
+    written: JsonObject = {"state": state} if text is None else {"state": state, "message": said}
+    return {
+        "id": "agents-own-task",
+        "contextId": "agents-own-context",
+        "history": [asked] if text is None or method == "message/send" else [asked, said],
+        "status": written,
+    }
+
+
+@pytest.mark.parametrize("method", ["message/send", "message/stream"])
+@pytest.mark.requirement("DLV-5")
+async def test_a_task_of_0_3_may_lack_its_kind_and_be_in_a_text_sequence(
+    rig: Rig, method: str
+) -> None:
+    streams = method == "message/stream"
+    rig.peer.card = {
+        "protocolVersion": "0.3.0",
+        "name": "echo",
+        "description": "Echoes.",
+        "version": "1.0.0",
+        "url": rig.peer.url + "/",
+        "capabilities": {"streaming": streams},
+        "skills": [],
+    }
+    rig.peers.replace([PeerConfig("echo", rig.peer.url, idle_timeout_s=99)])
+    tasks = [
+        _write_older_task(method, state, text)
+        for state, text in zip(_OLDER_STATES, _OLDER_TEXTS, strict=True)
+    ]
+    if streams:
+        body = b"".join(_frame(one).replace(b"data: ", b"data: \x1e") for one in tasks)
+        rig.peer.answer_next(ScriptedResponse(200, body, _STREAMED))
+    else:
+        body = orjson.dumps({"jsonrpc": "2.0", "result": tasks[-1]})
+        rig.peer.answer_next(ScriptedResponse(200, body, {"Content-Type": "application/json"}))
+    async with asyncio.timeout(_WITHIN_S):
+        task = await rig.send("go")
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert task["status"]["message"]["parts"] == [{"text": "Good morning"}]
+    assert [one["parts"] for one in task["history"]] == [[{"text": "go"}]]
 
 
 async def dream(turn: Turn) -> None:

@@ -49,6 +49,23 @@ async def collect(http: httpx.AsyncClient, method: str, params: JsonObject) -> l
 
 
 @pytest.mark.requirement("LT-15", "LT-16")
+@pytest.mark.parametrize("method", ["message/stream", "tasks/resubscribe"])
+async def test_error_of_a_stream_is_its_only_event(http: httpx.AsyncClient, method: str) -> None:
+    # Clients of 0.3 refuse an error as JSON by its content type, and show nothing of it.
+    named: JsonObject = {"message": message("go", taskId="none")}
+    params: JsonObject = named if method == "message/stream" else {"id": "none"}
+    body = {"jsonrpc": "2.0", "id": "a", "method": method, "params": params}
+    answer = await http.post("/agents/echo", json=body)
+    assert answer.headers["content-type"] == "text/event-stream"
+    name, _, data = answer.text.removesuffix("\n\n").partition(": ")
+    shown = orjson.loads(data)
+    assert (name, shown["id"]) == ("data", "a")
+    assert (shown["error"]["code"], "none" in shown["error"]["message"]) == (-32001, True)
+    current = await http.post("/agents/echo", json=body, headers={"A2A-Version": "1.0"})
+    assert current.headers["content-type"] == "application/json"
+
+
+@pytest.mark.requirement("LT-15", "LT-16")
 @pytest.mark.parametrize("method", ["message/send", "message.send"])
 async def test_answer_is_a_task_in_the_form_of_0_3(
     rig: Rig, http: httpx.AsyncClient, method: str

@@ -171,7 +171,7 @@ async def open_overviews(rig: Rig, folder: Path, exchanges: Counter[int]) -> Ove
     clock = SystemClock()
     writes = Writes(store.log, clock, SystemIds(), store.runtime_id)
     lag = Lag(store.projections, clock)
-    records = TaskLists(writes, store.log, store.projections, lambda: ("echo",), lag)
+    records = TaskLists(writes, store.projections, lambda: ("echo",), lag)
     oversight = Oversight(writes, Home(writes))
     return Overviews(
         records, store.list_surveys, store.targets, oversight, lambda: (OWNER,), RuntimeOverview

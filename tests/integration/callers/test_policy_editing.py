@@ -8,16 +8,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
-from structlog.testing import capture_logs
-from typer.testing import CliRunner
 
-from passerelle.cli.exit_status import find_exit_status
-from passerelle.cli.main import app
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import PasserelleError
 from passerelle.permission_bridge.governing.rule_edits import HOME, PolicyEditing
 from passerelle.runtime.common import refresh as news_following
 from passerelle.store import keys
+from tests.integration.callers.test_policy_verbs import run
 from tests.support.engine import ask
 from tests.support.proof import prove_session
 from tests.support.waiting import wait_until
@@ -293,25 +289,6 @@ async def test_evaluation_reads_no_rules_from_the_store(
     monkeypatch.setattr(one.gateway.store.log, "load", note)
     assert await read_state(one) == "TASK_STATE_COMPLETED"
     assert read == []
-
-
-async def run(one: Instance, *arguments: str, status: int = 0) -> str:
-    """Runs an ``approvals`` command as ada. Returns its output; with ``status`` other than 0, its error as well."""
-
-    def invoke() -> str:
-        url = str(one.http.base_url).rstrip("/")
-        flags = ["--url", url, "--token-env", "ADA_KEY"]
-        # The runner captures the streams of the whole process: keep the gateway's log lines out.
-        with capture_logs():
-            result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
-                app, ["approvals", *arguments, *flags]
-            )
-        error = result.exception
-        ended = find_exit_status(error) if isinstance(error, PasserelleError) else result.exit_code
-        assert ended == status, (result.output, error)
-        return f"{result.output}{error}" if status else result.stdout
-
-    return await asyncio.to_thread(invoke)
 
 
 async def test_rules_in_a_file_are_tried_and_stored_by_a_command(rig: Rig, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def run_instance(
     def wake(shard: Shard, within_s: float) -> None:
         duties.due.wake(shard, within_s)
 
-    recoveries = Recoveries(writes, store.log, store.projections)
+    recoveries = Recoveries(writes, store.projections)
     facts = StoredLinkFacts(store.links, store.channels, Home(writes), recoveries, drives, wake)
 
     async def adopt(_task: object) -> None:

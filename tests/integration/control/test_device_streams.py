@@ -173,7 +173,7 @@ async def test_session_channels_show_cursors_remote_ids_and_pending_work(
 @pytest.mark.requirement("CHN-12", "PO-6")
 async def test_missing_stream_is_reported_as_missing_and_not_as_idle(harness: Harness) -> None:
     accepted, _ = await harness.talk("echo hello")
-    recoveries = Recoveries(harness.parts.writes, harness.store.log, harness.store.projections)
+    recoveries = Recoveries(harness.parts.writes, harness.store.projections)
 
     async def find(who: Principal, stream: str) -> str:
         return await recoveries.find_one(who.key, Resumption(stream, "resumed", 0, 0))

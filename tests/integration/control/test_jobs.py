@@ -26,6 +26,7 @@ from tests.integration.control.job_bench import Bench, keep
 from tests.support.control_client import ControlClient
 from tests.support.faults import FaultyLog
 from tests.support.harness import ADA, BOB
+from tests.support.killing import Killed
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -256,10 +257,6 @@ async def test_running_items_do_not_exceed_the_concurrency(bench: Bench) -> None
 
 
 # ---------------------------------------------------------------- crashes
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.mark.requirement("EXT-9")

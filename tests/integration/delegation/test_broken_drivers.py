@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from passerelle.core.batch import DueClaim
-from passerelle.core.commands import GetRecord
+from passerelle.core.commands import GetRecord, TurnAccepted
 from passerelle.core.errors import WriteConflict
 from passerelle.core.peer import StreamOutcome
 from passerelle.core.ports.chance import Clock
@@ -126,9 +126,8 @@ async def test_run_of_unknown_outcome_survives_an_outage_of_its_agent(
     assert len(harness.peer.messages) == 1
 
 
-async def test_two_lost_sends_of_one_context_are_not_matched_to_each_others_task(
-    harness: Harness,
-) -> None:
+async def lose_two(harness: Harness) -> list[TurnAccepted]:
+    """Two messages of one context whose gateway ends before the agent, without a history, has answered."""
     harness.peer.keeps_history = False
     first, _ = await harness.talk("one")
     harness.peer.hold()
@@ -139,6 +138,13 @@ async def test_two_lost_sends_of_one_context_are_not_matched_to_each_others_task
     await harness.restart()
     harness.peer.release_all()
     await wait_until(lambda: len(harness.peer.tasks) == 3, 15, "the agent has created its tasks")
+    return turns
+
+
+async def test_two_lost_sends_of_one_context_are_not_matched_to_each_others_task(
+    harness: Harness,
+) -> None:
+    turns = await lose_two(harness)
     for turn in turns:
         await harness.adopt(turn)
     for number, turn in enumerate(turns):
@@ -149,16 +155,7 @@ async def test_two_lost_sends_of_one_context_are_not_matched_to_each_others_task
 async def test_lost_send_still_counts_when_the_next_one_of_its_context_is_searched(
     harness: Harness,
 ) -> None:
-    harness.peer.keeps_history = False
-    first, _ = await harness.talk("one")
-    harness.peer.hold()
-    turns = [
-        await harness.send(f"number {number}", context_id=first.context_id) for number in range(2)
-    ]
-    await wait_until(lambda: len(harness.peer.messages) == 3, 15, "the peer has both")
-    await harness.restart()
-    harness.peer.release_all()
-    await wait_until(lambda: len(harness.peer.tasks) == 3, 15, "the agent has created its tasks")
+    turns = await lose_two(harness)
     for turn in turns:
         await harness.adopt(turn)
         record = await harness.until(turn, Status.FAILED)

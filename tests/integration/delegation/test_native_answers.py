@@ -362,7 +362,7 @@ async def test_decision_records_the_answer_and_its_author(harness: Harness) -> N
     [
         pytest.param(vector, id=f"{vector['dialect']}: {vector['says']}")
         for vector in VECTORS
-        if vector["dialect"] in {"adk", "agentstack", "kagent", "langgraph", "strands"}
+        if vector["dialect"] in {"adk", "agentstack", "kagent", "langgraph", "mastra", "strands"}
         and vector.get("yes")
         and vector.get("no")
     ],

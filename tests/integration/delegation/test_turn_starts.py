@@ -15,7 +15,7 @@ from passerelle.core.errors import StoreUnavailable, WriteConflict
 from passerelle.core.oversight_requests import PauseAgent, ResumeAgent
 from passerelle.core.principal import OWNER
 from passerelle.core.task.status import Status
-from passerelle.runtime.limits.bounds import Bounds
+from passerelle.runtime.limits.limit import Bounds
 from tests.integration.delegation.test_turn_queue import begin, follow, list_queue
 from tests.support.engine import Server
 from tests.support.harness import Harness, open_harness

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from passerelle.core.batch import Appended, DueChange, DueClaim, Incarnation
+from passerelle.core.batch import Appended, DueChange, Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.due import DueRow
@@ -32,7 +32,7 @@ async def write_due(store: Store, shard: Shard, *members: str) -> None:
     assert isinstance(await factless_writes.write(shard, due=due), Appended)
 
 
-async def count_due(store: Store, shard: Shard) -> int:
+async def count_due(store: Store, shard: Shard) -> float:
     claimed = await store.due.claim(shard, 0, 1, skip_prefix="own:")
     return 0 if claimed.next_ms is None else claimed.next_ms
 
@@ -185,7 +185,7 @@ async def test_settling_a_row_creates_no_session(store: Store, instances: Instan
     await write_due(store, SHARD, "ring:x")
     (row,) = (await store.due.claim(SHARD, 1, 60_000)).rows
     again = (DueChange("ring:y", 5),)
-    result = await factless_writes.write(SHARD, claim=DueClaim(row.member, row.token), due=again)
+    result = await factless_writes.write(SHARD, claim=row, due=again)
     assert isinstance(result, Appended)
     assert ask(instances.url, "KEYS", "*:s:*") == []
 

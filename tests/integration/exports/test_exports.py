@@ -50,10 +50,11 @@ from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.stores.make import fill, settle
 from tests.support.engine import Server, ask, engine_server, run_server, started_legs
 from tests.support.engine_dump import dump_engine
+from tests.support.killing import Killed, kill_change
 from tests.support.surface import Surface, find_changes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Generator
 
     from tests.integration.callers.rig import Instance
 
@@ -304,27 +305,10 @@ async def test_export_leaves_out_the_sessions_of_a_deleted_owner(
     assert sorted(read_names(file)) == sorted(owned[ada])
 
 
-class Killed(BaseException):
-    """Raised in place of SIGKILL: no later code runs."""
-
-
 def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
     """Raises at the ``step``-th change of an import; returns the number of steps left as a list of one."""
-    left = [step]
-
-    def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-        async def change_or_die(*arguments: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
-            return await change(*arguments)
-
-        return change_or_die
-
-    for place, names in ((Nodes, ("run", "update")), (DirectoryBlobs, ("put_pieces", "put"))):
-        for name in names:
-            monkeypatch.setattr(place, name, guard(getattr(place, name)))
-    return left
+    places = ((Nodes, ("run", "update")), (DirectoryBlobs, ("put_pieces", "put")))
+    return kill_change(monkeypatch, places, step)
 
 
 @pytest.mark.requirement("EXP-2")

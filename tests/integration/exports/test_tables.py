@@ -28,11 +28,12 @@ from passerelle.store.exports.tables.session_rows import FORM, TABLES
 from tests.integration.archive.test_archived_reads import open_store
 from tests.integration.callers.rig import Rig, open_rig, run_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
-from tests.integration.exports.test_exports import EVERYTHING, Killed, archive_some, source_of
+from tests.integration.exports.test_exports import EVERYTHING, archive_some, source_of
 from tests.stores.dump import STORES, find_dump, load_dump
 from tests.stores.make import fill, settle
 from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.full_disk import limit_files
+from tests.support.killing import Killed
 from tests.support.tables import list_sessions, parquet, read_tables
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unreached
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.runtime.common.clock import SystemClock
-from passerelle.runtime.limits.bounds import Bounds, Rate
+from passerelle.runtime.limits.limit import Bounds, Rate
 from passerelle.runtime.limits.limiter import Limiter
 from passerelle.store.store import Store
 from tests.contract.peers.test_peer_suite import read_all, say

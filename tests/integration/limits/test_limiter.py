@@ -13,8 +13,8 @@ from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.principal import Principal
 from passerelle.peers.limits import SendLimit
 from passerelle.runtime.common.clock import SystemClock
-from passerelle.runtime.limits.bounds import Bounds, OverLimit, Rate
 from passerelle.runtime.limits.gate import Gate
+from passerelle.runtime.limits.limit import Bounds, OverLimit, Rate
 from passerelle.runtime.limits.limiter import Limiter
 from tests.support.batches import operation
 from tests.support.waiting import wait_until

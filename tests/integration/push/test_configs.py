@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.section import WebhookSettings
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
@@ -44,6 +45,22 @@ async def test_config_without_an_id_gets_a_new_one_each_time(rig: Rig) -> None:
     assert first["id"] != second["id"]
     listed = await rig.do(LIST, {"taskId": task})
     assert [one["id"] for one in listed["configs"]] == sorted([first["id"], second["id"]])
+
+
+async def test_config_set_over_0_3_without_an_id_replaces_that_of_its_url(rig: Rig) -> None:
+    task = await rig.held_task()
+    older = {"A2A-Version": "0.3"}
+
+    async def put(path: str, token: str) -> str:
+        config: JsonObject = {"url": rig.receiver.url + path, "token": token}
+        params: JsonObject = {"taskId": task, "pushNotificationConfig": config}
+        made = await rig.do("tasks/pushNotificationConfig/set", params, **older)
+        return str(made["pushNotificationConfig"]["id"])
+
+    first, other, again = await put("/a", "one"), await put("/b", "two"), await put("/a", "three")
+    assert first == again != other
+    listed = (await rig.do(LIST, {"taskId": task}))["configs"]
+    assert sorted(one["token"] for one in listed) == ["three", "two"]
 
 
 async def test_repeated_request_creates_no_second_config(rig: Rig) -> None:

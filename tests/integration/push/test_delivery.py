@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from passerelle.core.batch import EntityKind
 from passerelle.core.commands import SetPushConfig
 from passerelle.core.principal import OWNER
 from passerelle.core.push import PushConfig
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.settings.section import WebhookSettings
 from passerelle.protocol.cursor import parse_cursor
 from passerelle.runtime.common.secret import Secret
@@ -159,6 +160,16 @@ async def test_config_set_later_gets_the_frames_after_it(rig: Rig) -> None:
     assert 0 < before < len(frames)
 
 
+def wait(params: JsonObject) -> JsonObject:
+    """The configuration of ``params``, for a call that waits."""
+    given = cast("JsonObject", params["configuration"])
+    return {"configuration": {**given, "returnImmediately": False}}
+
+
+async def ask_again(turn: Turn) -> None:
+    await turn.status("INPUT_REQUIRED", "Which?")
+
+
 async def test_config_sent_with_a_message_to_a_task_gets_its_answer(rig: Rig) -> None:
     task = await rig.begin("ask Which?")
     await wait_until(lambda: rig.peer.count("SendStreamingMessage") == 1, 15, "the peer was asked")
@@ -176,6 +187,31 @@ async def test_config_sent_with_a_message_to_a_task_gets_its_answer(rig: Rig) ->
         return bool(taken) and last_state(taken[-1]) == "TASK_STATE_COMPLETED"
 
     await wait_until(is_delivered, 10, "the receiver knows the end")
+
+
+async def test_config_sent_with_every_message_of_a_task_is_one(rig: Rig) -> None:
+    """As the clients of the SDKs send it; the eleventh message would have been refused otherwise."""
+    url, task = f"{rig.receiver.url}/hook", ""
+
+    async def send(text: str, **push: Json) -> str:
+        rig.peer.next(ask_again)
+        said = rig.message(text, push=push, **({"taskId": task} if task else {}))
+        found = (await rig.do("SendMessage", {"message": said["message"], **wait(said)}))["task"]
+        assert found["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        return str(found["id"])
+
+    for turn in range(12):
+        task = await send(f"turn {turn}", url=url, token=f"t-{turn}")
+    (config,) = (await rig.do("ListTaskPushNotificationConfigs", {"taskId": task}))["configs"]
+    assert (config["url"], config["token"]) == (url, "t-11")
+    await send("elsewhere", url=f"{rig.receiver.url}/other")
+    assert len((await rig.do("ListTaskPushNotificationConfigs", {"taskId": task}))["configs"]) == 2
+    await wait_until(
+        lambda: len(rig.receiver.taken("/other")) > 0, 10, "the other receiver is told"
+    )
+    taken = [one.headers["X-Passerelle-Delivery"] for one in rig.receiver.at("/hook")]
+    assert len(taken) == len(set(taken)) > 0
+    assert {one.rpartition("/")[0] for one in taken} == {config["id"]}
 
 
 @pytest.mark.usefixtures("quick")

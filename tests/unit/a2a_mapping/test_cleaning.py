@@ -19,6 +19,9 @@ IDS = make_relabel("task_ours", "ctx_ours", {"remote-task": "task_ours", "c1": "
         "pageSize is out of range: 1..100",
         "TaskNotFoundError (code -32001): it's read-only!",
         "Unsupported media type",
+        "Unsupported content type(s): application/pdf. Supported: text/plain, image/*, audio/mp4",
+        "application/vnd.ag2.tool-call+json; charset=x is not read by A2A agents",
+        "Rate limit reached, try again in 20s; 10MB are 80% of it",
         "",
     ],
 )
@@ -48,6 +51,13 @@ def test_ordinary_words_pass_as_they_are(text: str) -> None:
         "#leak",
         "läuft",
         "123456",
+        "123456s",
+        "20x",
+        "application/2f1c0d3e",
+        "image/registry/internal",
+        "text/a-b-c-d-e-f-g-h",
+        "build/plain",
+        "/text/plain",
     ],
 )
 def test_a_possible_id_or_address_is_hidden_in_its_text(secret: str) -> None:

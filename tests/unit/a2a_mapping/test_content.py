@@ -204,6 +204,28 @@ def test_one_id_with_other_words_is_another_message() -> None:
     assert merge_history([first], [first, first]) == [first, first]
 
 
+def test_a_shortened_copy_of_an_agent_gives_way_to_the_whole_message() -> None:
+    # As LangGraph keeps the text of a message alone, and the last one of several.
+    whole: JsonObject = {**say("m", "one"), "parts": [_text("one"), {"data": {"a": 1}}, _text("2")]}
+    texts: list[list[Json]] = [[_text("one")], [_text("2")], [{"data": {"a": 1}}, _text("2")]]
+    for kept in texts:
+        copy: JsonObject = {**say("m"), "parts": kept}
+        assert merge_history([copy, reply("a", "yes")], [whole]) == [whole, reply("a", "yes")]
+    for other in (say("m", "two"), {**say("m"), "parts": []}, say("n", "one"), reply("m", "one")):
+        assert merge_history([other], [whole]) == [other, whole]
+
+
+@pytest.mark.parametrize("further", [_text("Good morning"), _text("Good")])
+def test_a_status_message_that_goes_on_is_one_message(further: JsonObject) -> None:
+    begun: JsonObject = {"messageId": "m", "role": "ROLE_AGENT", "parts": [_text("Good")]}
+    whole: JsonObject = {**begun, "parts": [further]}
+    working = _status("TASK_STATE_WORKING", begun)
+    assert "history" not in _fold(working, _status("TASK_STATE_COMPLETED", whole))
+    others: list[JsonObject] = [{**whole, "messageId": "n"}, {**whole, "parts": [_text("Bad")]}]
+    for other in others:
+        assert _fold(working, _status("TASK_STATE_COMPLETED", other))["history"] == [begun]
+
+
 def test_a_message_is_the_same_after_a_trip_through_protobuf() -> None:
     sent: JsonObject = {"messageId": "m", "parts": [{"data": {"n": 42}}], "metadata": {"a": 1}}
     back: JsonObject = {

@@ -99,7 +99,9 @@ def test_a_no_never_reads_as_a_yes(vector: JsonObject) -> None:
     """Literal booleans: the text "false" is true to some frameworks."""
     prompts = detect("peer", task_of(vector))
     message = json.dumps(answer(prompts, ANSWERS["no"]))
-    for yes in ('"confirmed": true', '"decision": "approve"', '"response": "y"', '"approve"'):
+    for name in ("confirmed", "approved"):
+        assert f'"{name}": true' not in message
+    for yes in ('"decision": "approve"', '"response": "y"', '"approve"'):
         assert yes not in message
     assert '"false"' not in message
 

@@ -11,7 +11,7 @@ from passerelle.gateway.settings.values import make_peer_config, make_retry_poli
 from passerelle.peers.config import PeerConfig, Tls
 from passerelle.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.limits.bounds import Bounds, Rate
+from passerelle.runtime.limits.limit import Bounds, Rate
 
 
 def test_agent_without_anything_has_the_defaults_of_the_client() -> None:

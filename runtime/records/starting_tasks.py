@@ -1,4 +1,4 @@
-"""The thread that runs a task, if it differs from the task's own thread (GR-6)."""
+"""Tasks before they start: which still wait for their turn in a context, and which thread runs one (GR-6)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import read_shard
 from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord, waits_for_turn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from passerelle.core.decision import Held
-    from passerelle.core.task.record import TaskRecord
     from passerelle.runtime.records.writes import Writes
+
+
+async def load_waiting(writes: Writes, names: Iterable[str]) -> list[TaskRecord]:
+    """The given tasks that still wait, in the same order.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    return [*filter(waits_for_turn, (await writes.read_all(TaskRecord, names)).values())]
 
 
 async def load_assigned(
