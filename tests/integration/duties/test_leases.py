@@ -426,7 +426,7 @@ OWN = keys.own(SHARD, "in_one")
         (("ZADD", keys.due(SHARD), "-inf", "none:x"), "due.unknown"),
         (("ZADD", keys.due(SHARD), "+inf", "none:x"), None),
     ],
-    ids=lambda value: " ".join(map(str, value[1:])) if isinstance(value, tuple) else None,
+    ids=("until", "incarnation", "duty", "epoch", "instance", "due long ago", "never due"),
 )
 async def test_damaged_field_is_reported_and_duties_go_on(
     instances: Instances, damage: tuple[str, ...], said: str | None
