@@ -145,6 +145,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.RemoteError: ErrorKind.UNAVAILABLE,
     errors.StoreUnavailable: ErrorKind.UNAVAILABLE,
     errors.ArchiveDamaged: ErrorKind.UNAVAILABLE,
+    errors.RecordDamaged: ErrorKind.UNAVAILABLE,
     errors.EngineFailed: ErrorKind.UNAVAILABLE,
     errors.PeerUnavailable: ErrorKind.UNAVAILABLE,
     errors.PeerBusy: ErrorKind.LIMITED,

@@ -75,8 +75,14 @@ class AckWriter:
 
 
 def name_ack(device: str, stream: str, grant: StreamGrant) -> str:
-    """The name of a device's ack: a view derived from a stream never moves the ack of the stream itself."""
-    return f"{device}@{stream}" if isinstance(grant.view, _READ_OFF) else device
+    """The name of a device's ack: a view derived from a stream never moves the ack of the stream itself.
+
+    Each caller names its devices, so those of a reader that does not own the stream have its key after their name.
+    """
+    derived = stream if isinstance(grant.view, _READ_OFF) else ""
+    if grant.reader is not None:
+        return f"{device}@{derived}@{grant.reader}"
+    return f"{device}@{derived}" if derived else device
 
 
 _READ_OFF: Final = (TaskView, PacketView, MessageView, TaskRowView, JobRowView)

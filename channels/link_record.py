@@ -56,3 +56,14 @@ class LinkRecord:
     client: str = ""
     paired: bool = False
     """Whether the client presented the token of a paired device."""
+
+
+def split_ack(name: str) -> tuple[str, str]:
+    """The stored name of a device in the name of its ack, and the derived view that was acknowledged, if any."""
+    device, _, view = name.partition("@")
+    return device, view
+
+
+def is_of_owner(ack: str) -> bool:
+    """Whether the name of an ack is that of a device of the owner of its stream, not of another reader."""
+    return "@" not in split_ack(ack)[1]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from passerelle.core.errors import NotFound, Unauthenticated
 from passerelle.core.frozen import frozen
+from passerelle.core.principal import AccessScope
 
 if TYPE_CHECKING:
     import asyncio
@@ -72,12 +73,20 @@ def parse_stream_name(text: str) -> StreamName:
             raise NotFound("stream", text)
 
 
+FOLLOW: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
+"""Scopes to follow the streams of tasks; one of them is enough."""
+FOLLOW_INBOX: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
+"""Scopes to follow an inbox; one of them is enough."""
+
+
 @frozen
 class StreamGrant:
     """The right to follow a stored stream in one view."""
 
     stream: StreamRef
     view: View
+    reader: str | None = None
+    """The key of a reader that does not own the stream; the owner's devices are told apart from its devices by it."""
 
 
 class StreamAccess(Protocol):

@@ -65,6 +65,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.RemoteError: ExitStatus.REMOTE,
     errors.StoreUnavailable: ExitStatus.REMOTE,
     errors.ArchiveDamaged: ExitStatus.REMOTE,
+    errors.RecordDamaged: ExitStatus.REMOTE,
     errors.EngineFailed: ExitStatus.REMOTE,
     errors.PeerUnavailable: ExitStatus.REMOTE,
     errors.PeerRefused: ExitStatus.REMOTE,
@@ -82,6 +83,14 @@ HINTS: Final[dict[type[errors.PasserelleError], str]] = {
     errors.EngineFailed: "use --redis-url for a server that is already running",
 }
 
+_LISTENING: Final = {
+    "host": "--host",
+    "port": "--port",
+    "grpc.port": "--grpc-port",
+    "channels.port": "--channel-port",
+}
+"""Settings that only a start can find unusable, and their flags: ``passerelle check`` does not listen."""
+
 _NO_DISK: Final = "cannot write to disk"
 """``REASONS["MISCONF"]`` of ``store.failures``, whose import would slow each command down."""
 
@@ -94,8 +103,13 @@ def find_hints(error: errors.PasserelleError) -> list[str]:
         return [
             "make room on the disk of the store: that of data_dir, or of the server of redis_url"
         ]
-    if isinstance(error, errors.ConfigInvalid) and not _names_setting(str(error.details["where"])):
-        return []
+    if isinstance(error, errors.ConfigInvalid):
+        where = str(error.details["where"])
+        if (flag := _LISTENING.get(where)) is not None:
+            variable = f"PASSERELLE_{where.upper().replace('.', '__')}"
+            return [f"set another with {flag}, {variable} or {where} in the configuration"]
+        if not _names_setting(where):
+            return []
     return [HINTS[kind] for kind in HINTS if isinstance(error, kind)]
 
 

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.channels.services import EVERY_OWNER, StreamGrant, StreamName
+from passerelle.channels.services import (
+    EVERY_OWNER,
+    FOLLOW,
+    FOLLOW_INBOX,
+    StreamGrant,
+    StreamName,
+)
 from passerelle.channels.views import (
     FullView,
     JobRowView,
@@ -65,8 +71,6 @@ _LOOKED_BACK: Final = 256
 _NOTICES: Final = 32
 _PACKETS_LOOKED_BACK: Final = 1_024
 """Events of a session searched for the packets of a snapshot."""
-_FOLLOW: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
-_DECIDE: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 
 
 @frozen
@@ -97,13 +101,12 @@ class StreamGrants:
                 require_scope(principal, self._follow)
                 session = await self._find_session(principal, name)
                 await self._check_session(principal, session)
+                reader = _name_reader(principal, session.owner)
                 if name.word != "session":
-                    return StreamGrant(
-                        StreamRef(StreamKind(name.word), session.session_id), PacketView()
-                    )
-                return StreamGrant(
-                    _session(session.session_id), FullView() if full else PlainView()
-                )
+                    packets = StreamRef(StreamKind(name.word), session.session_id)
+                    return StreamGrant(packets, PacketView(), reader)
+                view = FullView() if full else PlainView()
+                return StreamGrant(_session(session.session_id), view, reader)
             case "messages":
                 require_scope(principal, self._follow)
                 return await self._grant_messages(principal, name)
@@ -111,20 +114,21 @@ class StreamGrants:
                 require_scope(principal, self._follow)
                 record = await self._find_task(principal, name.id or "")
                 require_operation(principal, record.kind, Method.SUBSCRIBE_TO_TASK)
-                return StreamGrant(_session(record.session_id), TaskView(record.task_id))
+                reader = _name_reader(principal, record.owner)
+                return StreamGrant(_session(record.session_id), TaskView(record.task_id), reader)
             case "inbox":
                 if name.id not in {None, principal.key, principal.id}:
                     raise NotFound("stream", f"inbox:{name.id}")
-                require_scope(principal, _DECIDE)
+                require_scope(principal, FOLLOW_INBOX)
                 require_inbox(principal)
                 # The stream may begin with a request that this caller was just notified of.
                 await self.arrivals.wait(principal.key)
-                view = FullView() if principal.paired else UnpairedView()
-                return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), view)
+                seen = FullView() if principal.paired else UnpairedView()
+                return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), seen)
             case "tasks" if name.id == EVERY_OWNER:
                 return await self._grant_tenant(principal, f"{name.word}:{name.id}")
             case "tasks" | "jobs":
-                require_scope(principal, _FOLLOW)
+                require_scope(principal, FOLLOW)
                 await self.projections.open_rows(principal.key, self.writes.clock.now_ms())
                 rows = TaskRowView(principal.agents) if name.word == "tasks" else JobRowView()
                 return StreamGrant(StreamRef(StreamKind(name.word), principal.key), rows)
@@ -140,7 +144,8 @@ class StreamGrants:
                 session = await self._find_session(principal, found)
                 await self._check_session(principal, session)
                 stream = StreamRef(StreamKind.MESSAGES, session.session_id)
-                return StreamGrant(stream, MessageView(thread_id))
+                reader = _name_reader(principal, session.owner)
+                return StreamGrant(stream, MessageView(thread_id), reader)
         raise NotFound("thread", thread_id)
 
     async def _grant_tenant(self, principal: Principal, name: str) -> StreamGrant:
@@ -151,7 +156,7 @@ class StreamGrants:
         tenant = name_tenant_lists(principal.tenant)
         await self.projections.watch_tenant(tenant, self.writes.clock.now_ms())
         ref = StreamRef(StreamKind.TENANT_TASKS, tenant)
-        return StreamGrant(ref, TaskRowView(principal.agents))
+        return StreamGrant(ref, TaskRowView(principal.agents), principal.key)
 
     async def _find_session(self, principal: Principal, name: StreamName) -> SessionRecord:
         session_id = name.id or ""
@@ -205,7 +210,11 @@ class StreamGrants:
 
     @property
     def _follow(self) -> tuple[AccessScope, ...]:
-        return _FOLLOW if self.oversight is None else (*_FOLLOW, AccessScope.OVERSEE_TASKS)
+        return FOLLOW if self.oversight is None else (*FOLLOW, AccessScope.OVERSEE_TASKS)
+
+
+def _name_reader(principal: Principal, owner: str) -> str | None:
+    return None if principal.key == owner else principal.key
 
 
 @frozen
@@ -308,7 +317,7 @@ class StreamSnapshots:
         self, principal: Principal, limit: int
     ) -> tuple[tuple[JsonObject, ...], bool]:
         """Open requests from their own records, and whether there are more; empty without the right to read them."""
-        may_read = any(scope in principal.scopes for scope in _DECIDE)
+        may_read = any(scope in principal.scopes for scope in FOLLOW_INBOX)
         if not (may_read and principal.has_inbox):
             return (), False
         found = await self._list_pending(principal, limit + 1)

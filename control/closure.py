@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED
 from passerelle.control.task_changes import check_version, render_change
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation, WriteConflict
@@ -23,6 +24,7 @@ from passerelle.delegation.runs.completion import go_on
 from passerelle.delegation.runs.draft import FACADE
 from passerelle.delegation.runs.reconciliation import deliver_to_parent, read_withheld, supply
 from passerelle.delegation.runs.run import RunMovedError
+from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -80,6 +82,7 @@ class Finishing:
 
         Raises:
             UnsupportedOperation: the task has ended.
+            Forbidden: an agent works on it, and the caller may not cancel tasks of the agent.
         """
         return await self._end(principal, command, idem, lambda draft: _fail(draft, command))
 
@@ -104,6 +107,8 @@ class Finishing:
         if await once.find(self.dispatch.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
         run = owned.record.run
+        if isinstance(command, FailTask) and run is not None:
+            require_operation(principal, owned.record.kind, Method.CANCEL_TASK)
         await self._write(owned, command.version, end, once)
         is_at_work = owned.record.withheld is None
         if is_at_work and run is not None and run.remote_task_id is not None:

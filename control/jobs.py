@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.job_reads import render
 from passerelle.control.task_graph import find_parent
 from passerelle.core.agent_name import ROUTER
@@ -30,7 +31,7 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.delegation.jobs.jobs import describe_input
 from passerelle.delegation.jobs.parents import name_row, stop_job, update_parent
-from passerelle.runtime.common.calls import require_sending
+from passerelle.runtime.common.calls import require_operation, require_sending
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
@@ -146,7 +147,7 @@ class Jobs:
             UnsupportedOperation: it is over, it has nothing to retry, or a task above it is being cancelled.
             InvalidInput: an item that has not failed.
             IdempotencyConflict: the key was used for another request.
-            Forbidden: a rule denies cancelling one of its tasks, or it may not send to an agent.
+            Forbidden: it may not cancel one of its tasks, or a rule denies it, or it may not send to an agent.
         """
         found = await self.reads.find(principal, command.job_id)
         ref, writes = EntityRef(EntityKind.SESSION, command.job_id), self.writes
@@ -156,7 +157,7 @@ class Jobs:
         if isinstance(command, RetryJob):
             await self._check_retry(principal, found)
         else:
-            await self._check_rules(principal, command, found)
+            await self._check_cancel(principal, command, found)
         wanted = (
             machine.StopJob(principal.id, command.reason)
             if isinstance(command, CancelJob)
@@ -173,11 +174,14 @@ class Jobs:
         writes.wake_duties(ref.shard)
         return render(written.held[ref], repeated=written.repeated is not None)
 
-    async def _check_rules(self, principal: Principal, command: CancelJob, held: Held) -> None:
-        """Rules about cancelling apply here too (EXT-1): running tasks are cancelled with their job."""
+    async def _check_cancel(self, principal: Principal, command: CancelJob, held: Held) -> None:
+        """Grants and rules about cancelling apply here too (EXT-1): running tasks are cancelled with their job."""
         record = held.record
         state = record.job if isinstance(record, SessionRecord) else None
-        for one in state.running if state is not None else ():
+        if state is None:
+            return
+        for one in state.running:
+            require_operation(principal, state.agent_of(one.item), Method.CANCEL_TASK)
             with suppress(NotFound):  # erased meanwhile
                 await self.govern(principal, CancelTask(one.task_id, reason=command.reason))
 

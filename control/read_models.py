@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.admission import name_channel
-from passerelle.channels.link_record import split_tab
+from passerelle.channels.link_record import is_of_owner, split_ack, split_tab
 from passerelle.channels.views import read_task
 from passerelle.control.subagents import load_threads, read_summary
 from passerelle.control.task_reads import read_source
@@ -324,10 +324,9 @@ class ChannelSummaries:
             NotFound: unknown, or another principal's: the two look the same.
         """
         session, head, tasks, left_out = await self.models.load_session(principal, query.session_id)
-        acked = await self.acks.list_acks(StreamRef(StreamKind.SESSION, session.session_id))
-        devices = await asyncio.gather(
-            *(self._describe(principal, one) for one in acked[:_LOOKED_AT])
-        )
+        acks = await self.acks.list_acks(StreamRef(StreamKind.SESSION, session.session_id))
+        acked = [one for one in acks if is_of_owner(one.device)][:_LOOKED_AT]
+        devices = await asyncio.gather(*(self._describe(principal, one) for one in acked))
         actions = await self._load_actions(tasks)
         return to_wire(
             show_channels(
@@ -342,7 +341,7 @@ class ChannelSummaries:
         )
 
     async def _describe(self, principal: Principal, acked: Acked) -> DeviceLink:
-        name, _, stream = acked.device.partition("@")
+        name, stream = split_ack(acked.device)
         device, tab = split_tab(name)
         channel = name_channel(principal, name)
         cursor = acked.cursor

@@ -12,6 +12,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import (
@@ -40,6 +42,7 @@ from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptRequest
+from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.open_questions import load_questions
 from passerelle.runtime.records.ownership import Owned, find_own, hide_unread, may_read, may_see
 from passerelle.runtime.records.starting_tasks import load_waiting
@@ -88,8 +91,16 @@ class TurnQueues:
         )
 
     async def set_policy(self, principal: Principal, command: SetQueuePolicy) -> TurnQueue:
-        """Sets the policy for messages that arrive while the context is busy. Raises NotFound."""
+        """Sets the policy for messages that arrive while the context is busy.
+
+        Raises:
+            NotFound: no such context of the caller.
+            Forbidden: they are to interrupt others, and the caller may not cancel tasks of all of its agents.
+        """
         thread = await find_own(self.writes, ThreadRecord, principal, command.thread_id)
+        if command.policy == "interrupt":
+            # Messages may follow to any of its agents.
+            require_operation(principal, ROUTER, Method.CANCEL_TASK)
         if (thread.queue_policy or "parallel") != command.policy:
             order = await self.queues.list_waiting(thread.thread_id)
             changed = QueueChanged("policy", order, command.policy)

@@ -32,7 +32,8 @@
     │   └── DirectoryInUse          another gateway uses this data directory
     └── RemoteError                 a dependency failed
         ├── StoreUnavailable        the store did not answer, or cannot write
-        │   └── ArchiveDamaged      archived content cannot be read
+        │   ├── ArchiveDamaged      archived content cannot be read
+        │   └── RecordDamaged       a stored record cannot be read
         ├── EngineFailed            the embedded engine cannot be started or kept running
         ├── PeerUnavailable         an agent cannot be reached
         │   └── PeerBusy            it accepts no more requests for now
@@ -419,6 +420,17 @@ class ArchiveDamaged(StoreUnavailable):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, "no", retry_after_s=30)
+
+
+class RecordDamaged(StoreUnavailable):
+    """A record in the store cannot be read: it is damaged, or of another version. ``reason`` names it."""
+
+    code = "record_damaged"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "no", retry_after_s=30)
+        self.message = "a record in the store cannot be read"
+        self.args = (f"{self.message} ({reason})",)
 
 
 class EngineFailed(RemoteError):

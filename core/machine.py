@@ -14,6 +14,7 @@ import orjson
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.machine import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, RecordDamaged
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.policy import edited_rules, grant
@@ -143,10 +144,14 @@ def read_loaded(loaded: Loaded) -> Record | None:
     """The whole record of a stored entity, fields outside its snapshot included; None if there is none.
 
     Raises:
-        InvalidInput: the bytes have another schema than this version writes.
+        RecordDamaged: it is damaged, or has another schema than this version writes.
     """
-    record = read_snapshot(loaded.ref.kind, loaded.snapshot)
-    return join(record, loaded.fields) if isinstance(record, TaskRecord) else record
+    try:
+        record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+        return join(record, loaded.fields) if isinstance(record, TaskRecord) else record
+    except InvalidInput as error:
+        reason = f"the record of {loaded.ref.id} cannot be read: {error}"
+        raise RecordDamaged(reason) from None
 
 
 def read_snapshot(kind: EntityKind, snapshot: bytes) -> Record | None:

@@ -80,7 +80,7 @@ async def make_instance_work(
         terms.find_connect_ms,
         late.drop,
     )
-    forwarding = _make_forwarding(store, parts, settings, late)
+    forwarding = _make_forwarding(store, parts, settings, terms, late)
     duties = _make_duties(store, parts, forwarding, deliveries, links, routing, outages, late)
     await _set_retention(duties, settings, store)
     late.bind(duties)
@@ -118,7 +118,7 @@ def _make_links(store: Store, parts: Parts, late: DutiesProxy) -> StoredLinkFact
 
 
 def _make_forwarding(
-    store: Store, parts: Parts, settings: Settings, late: DutiesProxy
+    store: Store, parts: Parts, settings: Settings, terms: AgentTerms, late: DutiesProxy
 ) -> Forwarding:
     devices = parts.links.devices
     reach_finder = Reaching(
@@ -127,6 +127,7 @@ def _make_forwarding(
         devices.subscriptions,
         store.targets,
         read_notifiers(settings.approvals),
+        terms.find_principal,
     )
     approvals = settings.approvals
     push_gate = PushGate(

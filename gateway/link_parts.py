@@ -66,8 +66,8 @@ def make_notifying(services: CoreServices, webhooks: Webhooks) -> Notifying:
         webhooks.rules,
     )
     kinds: dict[str, TargetKind] = {
-        PUSH: PushKind(push_configs, following, webhooks.authority),
-        STREAM: StreamWebhookKind(stream_webhooks, store.log, SystemClock()),
+        PUSH: PushKind(push_configs, following, webhooks.authority, deps.find_principal),
+        STREAM: StreamWebhookKind(stream_webhooks, store.log, SystemClock(), deps.find_principal),
         NOTIFIER: _make_notifiers(deps, writes),
     }
     dead_letters = DeadLetters(store.targets, kinds, deps.wake_duties)

@@ -164,6 +164,9 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigInvalid("host", f"cannot listen on {host}: {error.strerror}") from None
+    except ValueError:
+        # A label of more than 63 characters, or a character that no name has.
+        raise ConfigInvalid("host", f"{host[:60]!r} is no host name or address") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)

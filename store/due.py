@@ -73,7 +73,7 @@ class RedisDueRows:
                 DueRow(member, token) for member, token in zip(flat[::2], flat[1::2], strict=True)
             ),
             now_ms=int(now),
-            next_ms=int(float(following)) if following else None,
+            next_ms=float(following) if following else None,
         )
 
     async def extend_claim(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:

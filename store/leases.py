@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import RecordDamaged, StoreUnavailable
 from passerelle.core.ids import SHARDS, Shard
 from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseRequest, TakenOver
 from passerelle.store import keys
@@ -15,10 +16,11 @@ from passerelle.store.replies import as_text, as_texts
 from passerelle.store.scripts import Script, read_script
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from passerelle.core.batch import Incarnation
     from passerelle.store.connection import RespValue
+    from passerelle.store.lua_script import Control
     from passerelle.store.nodes import Nodes
 
 ALIVE_MS: Final = 5_000
@@ -31,6 +33,7 @@ _DUTY_LEASES: Final = 24
 
 
 def _read_lease(reply: RespValue) -> Lease | LeaseLost:
+    """Raises ValueError: a stored number is none."""
     match cast("list[bytes | int]", reply):
         case [b"ok", until, now, duty, found, epoch]:
             return Lease(
@@ -57,6 +60,24 @@ def _read_takeover(reply: RespValue) -> TakenOver | Alive:
             return Alive()
 
 
+def _try_lease(shard: Shard, reply: RespValue) -> Lease | LeaseLost | RecordDamaged:
+    try:
+        with _reading(shard):
+            return _read_lease(reply)
+    except RecordDamaged as error:
+        return error
+
+
+@contextmanager
+def _reading(shard: Shard) -> Generator[None]:
+    """Raises RecordDamaged where a reply has something else than the script writes: the store was damaged."""
+    try:
+        yield
+    except ValueError as error:
+        reason = f"the leases of shard {shard.tag} are damaged: {error}"
+        raise RecordDamaged(reason) from None
+
+
 _ANNOUNCE: Final = Script("announce", as_texts, lane="leases")
 _RELEASE: Final = Script("release", as_text, lane="leases")
 _TAKE_OVER: Final = Script("take_over", _read_takeover, lane="leases")
@@ -71,7 +92,9 @@ class RedisLeases:
     async def extend(self, request: LeaseRequest, lease_ms: int) -> Lease | LeaseLost:
         """Opens or extends the lease; a duty that is held and no longer wanted is released."""
         packed = _pack_lease(request, lease_ms)
-        return _read_lease(await self._nodes.update(request.shard, packed, lane="leases"))
+        reply = await self._nodes.update(request.shard, packed, lane="leases")
+        with _reading(request.shard):
+            return _read_lease(reply)
 
     async def extend_each(
         self, requests: Sequence[LeaseRequest], lease_ms: int
@@ -82,8 +105,8 @@ class RedisLeases:
         replies = await self._nodes.lease_each(commands)
         received_s = monotonic()
         answers = [
-            reply if isinstance(reply, StoreUnavailable) else _read_lease(reply)
-            for reply in replies
+            reply if isinstance(reply, StoreUnavailable) else _try_lease(request.shard, reply)
+            for request, reply in zip(requests, replies, strict=True)
         ]
         if self._nodes.generation == seen:
             self._note_times(requests, answers, sent_s, received_s)
@@ -107,12 +130,9 @@ class RedisLeases:
 
     async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
         """Marks an expired lease as gone and returns what it drove; an empty one is deleted with its due row."""
-        return await self._nodes.run(
-            _TAKE_OVER,
-            shard,
-            [keys.own(shard, instance), keys.due(shard), keys.lessees(shard)],
-            {"instance": instance},
-        )
+        names = [keys.own(shard, instance), keys.due(shard), keys.lessees(shard)]
+        with _reading(shard):
+            return await self._nodes.run(_TAKE_OVER, shard, names, {"instance": instance})
 
     async def release(self, shard: Shard, driver: Incarnation) -> None:
         """Ends the lease at once, so that its runs are taken over without waiting."""
@@ -130,9 +150,9 @@ class RedisLeases:
 
     async def announce(self, instance: str) -> dict[str, int]:
         """Announces this instance, and returns recently announced ones: duties are spread over them."""
-        seen_ago = await self._nodes.run(
-            _ANNOUNCE, Shard(0), [keys.instances()], {"instance": instance, "forget": _FORGET_MS}
-        )
+        control: Control = {"instance": instance, "forget": _FORGET_MS}
+        with _reading(Shard(0)):
+            seen_ago = await self._nodes.run(_ANNOUNCE, Shard(0), [keys.instances()], control)
         seen = zip(seen_ago[::2], map(int, seen_ago[1::2]), strict=True)
         return {name: silent_ms for name, silent_ms in seen if silent_ms <= ALIVE_MS}
 

@@ -15,6 +15,7 @@ from passerelle.core.frozen import frozen
 if TYPE_CHECKING:
     from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.core.ports.log import Entry, StreamRef
+    from passerelle.core.principal import AccessScope, Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.cursor import Cursor
     from passerelle.webhooks.addresses import Address
@@ -131,3 +132,11 @@ class TargetKind(Protocol):
     async def describe(self, name: str) -> TargetDescription | None:
         """Describes a target for its owner and for operators, without secrets."""
         ...
+
+
+def may_follow(who: Principal | None, scopes: tuple[AccessScope, ...]) -> bool:
+    """Whether a principal, with its current rights, could still follow what a target delivers; None: it is gone.
+
+    A target outlives the credential that set it.
+    """
+    return who is not None and not who.scopes.isdisjoint(scopes)

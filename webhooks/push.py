@@ -21,9 +21,10 @@ from passerelle.a2a_mapping.frames import task_frame
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.objects import write_message, write_task
+from passerelle.channels.services import FOLLOW
 from passerelle.channels.task_follower import LAST
 from passerelle.core.batch import IdempotencyRow
-from passerelle.core.errors import NotFound
+from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id, parse_facade
@@ -41,15 +42,19 @@ from passerelle.webhooks.kinds import (
     ReplayLimits,
     StateSnapshot,
     TargetDescription,
+    may_follow,
 )
 from passerelle.webhooks.push_configs import StoredPush, read_push_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.channels.task_follower import TaskFollower
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry
+    from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
     from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.cursor import Cursor
@@ -131,6 +136,8 @@ class PushKind:
     configs: PushConfigs
     following: TaskFollower
     authority: Authority | None
+    find_principal: Callable[[str, str], Principal | None]
+    """The current rights of a principal, by its id and tenant."""
 
     async def open(self, name: str) -> Opened | None:
         """Opens the config as it is stored now."""
@@ -202,7 +209,10 @@ class PushFeed:
 
     @property
     def address(self) -> Address:
-        """The URL of the config, checked against the current rules."""
+        """The URL of the config, checked against the current rules, and the rights of the owner of the task."""
+        scope = self.record.scope
+        if not may_follow(self.kind.find_principal(scope.principal, scope.tenant), FOLLOW):
+            raise InvalidInput("url", "the owner of the task may not follow it any more")
         return self.kind.configs.rules.judge(self.stored.url)
 
     async def weigh(self, *, whole: bool) -> int:

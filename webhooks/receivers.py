@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from passerelle.channels.link_record import is_of_owner
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -27,7 +28,7 @@ class Receivers:
     acks: RedisAcks
 
     async def find(self, record: TaskRecord, fields: Mapping[str, bytes]) -> list[Receiver]:
-        """The webhooks of a task whose hash has ``fields``, and the devices that acknowledge events of its session."""
+        """The webhooks of a task whose hash has ``fields``, and devices of the owner that acknowledge its session."""
         stream = StreamRef(StreamKind.SESSION, record.session_id)
         facade = expose(TaskId(record.task_id), record.exposure)
         start = name_fields(facade)
@@ -40,7 +41,7 @@ class Receivers:
         devices = (
             Receiver(f"device:{one.device}", _read_sequence(one.cursor))
             for one in acks
-            if one.cursor
+            if one.cursor and is_of_owner(one.device)
         )
         return [*webhooks, *devices]
 

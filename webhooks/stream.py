@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.channels.cursor_check import end_of
+from passerelle.channels.services import FOLLOW, FOLLOW_INBOX
 from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
+from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor
@@ -22,15 +24,19 @@ from passerelle.webhooks.kinds import (
     ReplayLimits,
     StateSnapshot,
     TargetDescription,
+    may_follow,
 )
 from passerelle.webhooks.notifier import sign_request
 from passerelle.webhooks.stream_webhooks import read_webhook_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.channels.views import View
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.core.principal import Principal
     from passerelle.webhooks.addresses import Address
     from passerelle.webhooks.stream_webhooks import StoredWebhook, StreamWebhooks, WebhookName
 
@@ -47,6 +53,13 @@ class StreamWebhookKind:
     webhooks: StreamWebhooks
     log: EventLog
     clock: Clock
+    find_principal: Callable[[str, str], Principal | None]
+    """The current rights of a principal, by its id and tenant."""
+
+    def may_follow(self, stored: StoredWebhook) -> bool:
+        """Whether the principal that set a webhook could still follow its stream."""
+        who = self.find_principal(stored.principal, stored.tenant)
+        return may_follow(who, FOLLOW_INBOX if stored.follows_inbox else FOLLOW)
 
     async def open(self, name: str) -> Opened | None:
         """Opens the webhook as it is stored now."""
@@ -85,7 +98,9 @@ class StreamFeed:
 
     @property
     def address(self) -> Address:
-        """The URL, checked against the current rules."""
+        """The URL, checked against the current rules, and the rights of the principal that set it."""
+        if not self.kind.may_follow(self.stored):
+            raise InvalidInput("url", "who set it may not follow the stream any more")
         return self.kind.webhooks.rules.judge(self.stored.url)
 
     async def weigh(self, *, whole: bool) -> int:

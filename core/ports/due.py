@@ -39,7 +39,7 @@ class ClaimedRows:
 
     rows: tuple[DueRow, ...]
     now_ms: int
-    next_ms: int | None
+    next_ms: float | None
 
 
 class DueRows(Protocol):
@@ -63,9 +63,9 @@ class ShardHeads:
     feed: bytes
 
     @property
-    def due_ms(self) -> int | None:
+    def due_ms(self) -> float | None:
         """When the first row is due, by the clock of the shard's primary; None: there is no row."""
-        return int(float(self.due[1])) if self.due else None
+        return float(self.due[1]) if self.due else None
 
 
 class ShardPoll(Protocol):

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import Incarnation
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import RecordDamaged, StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.leases import Lease, LeaseLost, LeaseRequest
 from passerelle.runtime.common.beat import until_beat
@@ -346,6 +346,8 @@ class LeaseKeeper:
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, StoreUnavailable):
                 failed[request.shard] = answer
+                if isinstance(answer, RecordDamaged) and not self._is_away:
+                    self.log.error("lease.damaged", shard=request.shard.tag, reason=answer.reason)
             else:
                 self._note(request, answer, before_s)
         results = [*failed.values()]

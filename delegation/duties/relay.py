@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import EntityRef
-from passerelle.core.errors import InvalidInput
+from passerelle.core.errors import RecordDamaged
 from passerelle.core.ids import Shard
 from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -271,10 +271,12 @@ class Relay:
     def _read_record(self, shard: Shard, loaded: Loaded) -> Record | None:
         try:
             return read_loaded(loaded)
-        except InvalidInput as error:
+        except RecordDamaged as error:
             # Written by another version: an instance that can read it projects it at its next change.
             self.count("unreadable")
-            self.log.warning("relay.unreadable", shard=shard.tag, of=loaded.ref.id, why=str(error))
+            self.log.warning(
+                "relay.unreadable", shard=shard.tag, of=loaded.ref.id, why=error.reason
+            )
             return None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.approval.audience import list_readers
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput
+from passerelle.core.errors import RecordDamaged
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, parse_facade
 from passerelle.core.index_changes import (
@@ -122,7 +122,7 @@ def _read_tasks(replay: SessionReplay) -> Iterator[TaskRecord]:
     for loaded in replay.stored:
         try:
             record = read_loaded(loaded)
-        except InvalidInput:
+        except RecordDamaged:
             continue  # reported as a mismatch
         if isinstance(record, TaskRecord):
             yield record

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.chunks import in_chunks
-from passerelle.core.errors import InvalidInput
+from passerelle.core.errors import RecordDamaged
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, parse_facade, read_shard
 from passerelle.core.index_changes import JOBS, SCHEDULES, SESSIONS, UNSEEN, find_part, make_row
@@ -189,6 +189,6 @@ async def _load(
     wanted = list(dict.fromkeys(refs.values()))
     for part in in_chunks(wanted, _PAGE):
         for loaded in await store.log.load(part):
-            with suppress(InvalidInput):
+            with suppress(RecordDamaged):
                 records[loaded.ref] = read_loaded(loaded)
     return {name: records[ref] for name, ref in refs.items() if ref in records}

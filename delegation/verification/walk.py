@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.chunks import in_chunks
-from passerelle.core.errors import ArchiveDamaged, InvalidInput, NotFound
+from passerelle.core.errors import ArchiveDamaged, NotFound, RecordDamaged
 from passerelle.core.ids import ALL_SHARDS, read_shard
 from passerelle.core.machine import read_loaded
 from passerelle.core.policy.edited_rules import EditedRules
@@ -210,7 +210,7 @@ class Walk:
 def _read_session(loaded: Loaded) -> str:
     try:
         record = read_loaded(loaded)
-    except InvalidInput:
+    except RecordDamaged:
         return ""
     if record is None:
         return ""

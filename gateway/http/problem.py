@@ -62,6 +62,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.RemoteError: 503,
     errors.StoreUnavailable: 503,
     errors.ArchiveDamaged: 503,
+    errors.RecordDamaged: 503,
     errors.EngineFailed: 503,
     errors.PeerUnavailable: 502,
     errors.PeerBusy: 429,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import (
@@ -341,10 +341,23 @@ class IssuerSettings(CallerSettings):
     claims: ClaimSettings = Field(default=ClaimSettings())
 
 
+def _read_network(given: object) -> IPv4Network | IPv6Network:
+    if isinstance(given, IPv4Network | IPv6Network):
+        return given
+    try:
+        # A number would be the address with this value.
+        return ip_network(given if isinstance(given, str) else "")
+    except ValueError:
+        raise ValueError("should be an IP address or network, such as 10.0.0.0/8") from None
+
+
+ProxyNetwork: TypeAlias = Annotated[IPv4Network | IPv6Network, BeforeValidator(_read_network)]
+
+
 class ProxySettings(Section):
     """A proxy in front of the gateway that terminates TLS and verifies client certificates."""
 
-    addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
+    addresses: tuple[ProxyNetwork, ...] = Field(
         min_length=1,
         description="Addresses of the proxy. On other connections the header is ignored.",
     )

@@ -13,7 +13,24 @@ from passerelle.core.errors import ConfigInvalid
 SIZE_LIMIT_BYTES: Final = 1_048_576
 _NODE_LIMIT: Final = 50_000
 
+_DEPTH_LIMIT: Final = 64
+_SHOWN: Final = 60
+_KINDS: Final = {
+    "tag:yaml.org,2002:int": "number that can be used",
+    "tag:yaml.org,2002:float": "number that can be used",
+    "tag:yaml.org,2002:timestamp": "date",
+}
+
 KeyPath: TypeAlias = "tuple[str | int, ...]"
+
+
+def show_path(path: KeyPath) -> str:
+    """The dotted path in one printable line."""
+    return ".".join(_show_step(str(step)) for step in path)
+
+
+def _show_step(step: str) -> str:
+    return step if step.isprintable() and len(step) <= _SHOWN else repr(step[:_SHOWN])
 
 
 @dataclass(slots=True)
@@ -66,13 +83,16 @@ def parse_settings(text: str, name: str) -> SettingsFile:
         reader = _Reader(loader, SettingsFile(name))
         reader.file.tree = reader.read_mapping(node, ())
         return reader.file
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        reason = f"has the character U+{error.character:04X}, which YAML does not allow"
+        raise ConfigInvalid(f"{name}:{line}", reason) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = name if mark is None else f"{name}:{mark.line + 1}"
         raise ConfigInvalid(where, f"is not YAML: {error.problem or 'it does not parse'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigInvalid(name, f"is not YAML: {reason}") from None
+    except RecursionError:
+        raise ConfigInvalid(name, "is nested too deeply") from None
 
 
 class _Reader:
@@ -89,7 +109,9 @@ class _Reader:
             line = key_node.start_mark.line + 1
             key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
             if key in values:
-                raise ConfigInvalid(f"{self.file.name}:{line}", f"{key} is given twice")
+                raise ConfigInvalid(
+                    f"{self.file.name}:{line}", f"{show_path((key,))} is given twice"
+                )
             self.file.lines[(*path, key)] = line
             values[key] = self._read(value_node, (*path, key))
         return values
@@ -98,6 +120,9 @@ class _Reader:
         self._nodes += 1
         if self._nodes > _NODE_LIMIT:
             raise ConfigInvalid(self.file.name, f"has more than {_NODE_LIMIT} values")
+        if len(path) > _DEPTH_LIMIT:
+            where = f"{self.file.name}:{node.start_mark.line + 1}"
+            raise ConfigInvalid(where, f"{show_path(path[:3])} is nested too deeply")
         match node:
             case yaml.MappingNode():
                 return self.read_mapping(node, path)
@@ -108,6 +133,20 @@ class _Reader:
                     items.append(self._read(item, (*path, index)))
                 return items
             case _:
-                # The stub leaves the node untyped, which strict checking rejects.
-                value: object = cast("Any", self._loader).construct_object(node, deep=True)
-                return value
+                return self._read_scalar(node, path)
+
+    def _read_scalar(self, node: yaml.Node, path: KeyPath) -> object:
+        where = f"{self.file.name}:{node.start_mark.line + 1}"
+        try:
+            # The stub leaves the node untyped, which strict checking rejects.
+            value: object = cast("Any", self._loader).construct_object(node, deep=True)
+        except (ValueError, LookupError, AttributeError):
+            # PyYAML constructs from a text that only looks like the type, such as 2024-13-45.
+            kind = _KINDS.get(node.tag, "value of its tag")
+            raise ConfigInvalid(
+                where,
+                f"{show_path(path)}: {node.value[:40]!r} is no {kind}; quote it if it is a text",
+            ) from None
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigInvalid(where, f"{show_path(path)}: has the character U+0000")
+        return value

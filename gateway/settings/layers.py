@@ -9,6 +9,7 @@ other programs too.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +18,7 @@ import yaml
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.frozen import frozen
 from passerelle.core.wire.near import find_near
-from passerelle.gateway.settings.file import KeyPath, SettingsFile, read_settings_file
+from passerelle.gateway.settings.file import KeyPath, SettingsFile, read_settings_file, show_path
 from passerelle.gateway.settings.schema import SchemaPlace
 from passerelle.gateway.settings.variables import (
     CONFIG_VARIABLE,
@@ -148,7 +149,7 @@ class Layers:
 
     def explain(self, path: KeyPath, reason: str) -> SettingFault:
         """The fault with the source of the value at ``path``: the highest layer that has it, or a part of it."""
-        return SettingFault(self._locate(path), ".".join(str(step) for step in path), reason)
+        return SettingFault(self._locate(path), show_path(path), reason)
 
     def _locate(self, path: KeyPath) -> str:
         for length in range(len(path), 0, -1):
@@ -181,7 +182,9 @@ def suggest_name(name: str, known: tuple[str, ...]) -> str:
 def _parse_nested(variable: str, text: str) -> object:
     try:
         value: object = yaml.safe_load(text)
-    except yaml.YAMLError:
+        json.dumps(value, default=str, skipkeys=True)  # refuses a list that contains itself
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError):
+        # PyYAML raises all of them, such as ValueError for 2024-13-45.
         raise ConfigInvalid(variable, "is neither YAML nor JSON") from None
     return value
 

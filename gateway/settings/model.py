@@ -49,6 +49,7 @@ from passerelle.runtime.observability.logs import LogFormat, LogLevel
 from passerelle.store.engine_process import Durability
 
 HEARTBEAT_SLACK_S: Final = 10.0
+_LEAST_HEARTBEAT_MS: Final = 1_000
 
 AuthMode: TypeAlias = Literal["keys", "open"]
 
@@ -92,6 +93,13 @@ class ChannelSettings(Section):
         json_schema_extra={"default": "25s"},
         description="Time between heartbeats; after 10 s more the connection is closed.",
     )
+
+    @field_validator("heartbeat")
+    @classmethod
+    def _check_heartbeat(cls, heartbeat: Duration) -> Duration:
+        if heartbeat.ms < _LEAST_HEARTBEAT_MS:
+            raise ValueError("should be 1s or more: clients send a heartbeat in each of them")
+        return heartbeat
 
     def limits(self) -> ChannelLimits:
         """The limits as the channel protocol uses them."""

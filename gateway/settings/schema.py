@@ -43,6 +43,12 @@ class SchemaPlace:
         kinds = {str(option.get("type")) for option in options}
         return bool(kinds & {"integer", "number"}) and "boolean" not in kinds
 
+    @property
+    def holds_path(self) -> bool:
+        """Whether its value is a path of a file or folder."""
+        options = cast("list[JsonObject]", self.schema.get("anyOf", [self.schema]))
+        return any(option.get("format") == "path" for option in options)
+
     def names(self) -> tuple[str, ...]:
         """The known keys."""
         return tuple(cast("JsonObject", self.schema.get("properties", {})))
@@ -78,20 +84,30 @@ def _resolve(schema: JsonObject) -> JsonObject:
     return schema
 
 
-def find_misplaced_switches(merged: dict[str, object]) -> Iterator[KeyPath]:
-    """Paths with true or false for a number: pydantic reads them as 1 and 0."""
-    for path in _list_switches(merged, ()):
+_SWITCH: Final = "should be a number; YAML reads a bare yes, no, on or off as true or false"
+_NO_PATH: Final = "should be a path; leave the key out for none"
+
+
+def find_misread(merged: dict[str, object]) -> Iterator[tuple[KeyPath, str]]:
+    """Values that pydantic reads as others: true and false for a number as 1 and 0, an empty path as ``.``."""
+    for path, value in _list_values(merged, ()):
+        if not isinstance(value, bool) and value != "":
+            continue
         place = SchemaPlace.root().descend(path)
-        if place is not None and place.counts:
-            yield path
+        if place is None:
+            continue
+        if isinstance(value, bool) and place.counts:
+            yield path, _SWITCH
+        elif value == "" and place.holds_path:
+            yield path, _NO_PATH
 
 
-def _list_switches(value: object, path: KeyPath) -> Iterator[KeyPath]:
-    if isinstance(value, bool):
-        yield path
-    elif isinstance(value, dict):
+def _list_values(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
+    if isinstance(value, dict):
         for key, one in cast("dict[str, object]", value).items():
-            yield from _list_switches(one, (*path, key))
+            yield from _list_values(one, (*path, key))
     elif isinstance(value, list):
         for at, one in enumerate(cast("list[object]", value)):
-            yield from _list_switches(one, (*path, at))
+            yield from _list_values(one, (*path, at))
+    else:
+        yield path, value

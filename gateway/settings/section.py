@@ -79,6 +79,7 @@ class MemorySettings(Section):
     engine_bytes: int | None = Field(
         default=None,
         ge=0,
+        le=2**60,
         description="For the embedded engine, in addition to this process. From 80 % on `/readyz`, the log and a "
         "metric report it; from 90 % on new tasks are refused, with 503 and `Retry-After`, and existing ones "
         "continue. 0: no limit. Absent: half of the memory of the machine or control group, at least 256 MiB; a store "
@@ -334,6 +335,9 @@ class AcceptanceCondition(Section):
             read_conditions([self.to_condition()], "condition")
         except InvalidInput as error:
             raise ValueError(error.reason) from None
+        except TypeError as error:
+            # A number beyond 64 bits, or a key that is no text.
+            raise ValueError(f"is not JSON: {error}") from None
         return self
 
     def to_condition(self) -> JsonObject:

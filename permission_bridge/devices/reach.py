@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.link_record import LinkRecord
+from passerelle.channels.services import FOLLOW_INBOX
 from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.codec import from_bytes
+from passerelle.webhooks.kinds import may_follow
 from passerelle.webhooks.notifier import NEW, name_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from passerelle.core.ports.channels import Channels, Presences
     from passerelle.core.principal import Principal
@@ -49,6 +51,8 @@ class Reaching:
     subscriptions: BrowserSubscriptions
     targets: RedisTargets
     notifiers: tuple[Notifier, ...]
+    find_principal: Callable[[str, str], Principal | None]
+    """The current rights of a principal, by its id and tenant."""
 
     async def find(self, principal: Principal, *, paired: bool = False) -> DeviceReach:
         """The ways to reach a principal; with ``paired`` only paired devices, which excludes webhooks.
@@ -76,9 +80,14 @@ class Reaching:
         return DeviceReach(
             links,
             any(one.state == "active" for one in present),
-            await self.subscriptions.load(principal),
+            await self._read_subscriptions(principal),
             {name: target.state != "dead" for name, target in hooks.items()},
         )
+
+    async def _read_subscriptions(self, principal: Principal) -> Mapping[str, BrowserSubscription]:
+        """None of a person whose devices would be refused: their subscriptions outlive its rights."""
+        now = self.find_principal(principal.id, principal.tenant)
+        return await self.subscriptions.load(principal) if may_follow(now, FOLLOW_INBOX) else {}
 
     async def _read_webhooks(self, principal: Principal, inbox: StreamRef) -> dict[str, Target]:
         """The receivers of the inbox; configured ones are created if they do not exist yet."""

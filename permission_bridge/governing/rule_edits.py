@@ -16,7 +16,7 @@ import structlog
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import (
     Forbidden,
-    InvalidInput,
+    RecordDamaged,
     StoreUnavailable,
     UnsupportedOperation,
     VersionMismatch,
@@ -73,8 +73,8 @@ class PolicyEditing:
         async with self.turn:
             try:
                 return await self._read()
-            except InvalidInput as wrong:
-                self.rulebook.distrust(wrong.message)
+            except RecordDamaged as wrong:
+                self.rulebook.distrust(wrong.reason)
                 return None
 
     async def show(self, principal: Principal) -> JsonObject:
@@ -121,11 +121,9 @@ class PolicyEditing:
     async def _read_or_refuse(self) -> None:
         try:
             await self._read()
-        except InvalidInput as wrong:
-            self.rulebook.distrust(wrong.message)
-            raise UnsupportedOperation(
-                f"the edited rules cannot be read: {wrong.message}"
-            ) from None
+        except RecordDamaged as wrong:
+            self.rulebook.distrust(wrong.reason)
+            raise UnsupportedOperation(f"the edited rules cannot be read: {wrong.reason}") from None
 
     def _preview(self, command: SetPolicy, wanted: Policy, tried: PolicyTried) -> PolicySet:
         current = self.rulebook.revision

@@ -19,7 +19,6 @@ from passerelle.core.event_chain import extend_chain
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
 from passerelle.core.frozen import frozen
-from passerelle.core.machine import read_loaded
 from passerelle.core.payloads.approval import ActionRequired
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.runtime import WarningRaised
@@ -45,6 +44,7 @@ from passerelle.core.wire.record import change
 from passerelle.protocol.concurrency import join_all
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.records.long_content import MissingContent
+from passerelle.runtime.records.writes import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -198,7 +198,7 @@ class PacketReads:
         )
         refs = [EntityRef(EntityKind.TASK, task) for task in tasks]
         loaded = await self.contents.log.load(refs)
-        found = ((one, read_loaded(one)) for one in loaded)
+        found = ((one, read_record(one)) for one in loaded)
         return {
             one.ref.id: (record, one) for one, record in found if isinstance(record, TaskRecord)
         }

@@ -14,7 +14,6 @@ import orjson
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
-from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import LISTS, StreamKind
 from passerelle.core.principal import name_tenant_lists
 from passerelle.core.read_models.jobs import show_job
@@ -24,6 +23,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import LISTED
 from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.records.task_lists import summarize
+from passerelle.runtime.records.writes import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ def _show(
 
 def _render_row(stream: StreamRef, note: JsonObject, found: Loaded) -> JsonObject | None:
     """The current row; None if followers may not see it, or its task has another name now."""
-    record = read_loaded(found)
+    record = read_record(found)
     match record:
         case TaskRecord() if _is_of(stream, record):
             if record.visibility not in LISTED:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, assert_never, get_args
 
+import structlog
+
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import (
     Again,
@@ -27,7 +29,12 @@ from passerelle.core.batch import (
 )
 from passerelle.core.chunks import in_chunks
 from passerelle.core.decision import Decision, Held
-from passerelle.core.errors import IdempotencyConflict, StoreUnavailable, WriteConflict
+from passerelle.core.errors import (
+    IdempotencyConflict,
+    RecordDamaged,
+    StoreUnavailable,
+    WriteConflict,
+)
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard, shard_of
 from passerelle.core.index_changes import derive_index_changes
@@ -437,7 +444,16 @@ def _make_snapshot(
 
 
 def _to_held(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:
-    return {one.ref: Held(one.stamp, read_loaded(one), one.fields, one.archive) for one in loaded}
+    return {one.ref: Held(one.stamp, read_record(one), one.fields, one.archive) for one in loaded}
+
+
+def read_record(loaded: Loaded) -> Record | None:
+    """As ``read_loaded``; a record that cannot be read is logged, since callers only see that the store failed."""
+    try:
+        return read_loaded(loaded)
+    except RecordDamaged as error:
+        structlog.get_logger().error("record.damaged", of=loaded.ref.id, reason=error.reason)
+        raise
 
 
 def compose(

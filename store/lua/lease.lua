@@ -43,7 +43,7 @@ local found = ours and set[3] or ''
 -- Besides inc, until and seen the set has rest, and what is driven.
 local rests = control.rest > 0 and (not ours or redis.call('HLEN', own) == (set[5] and 4 or 3))
 local length = int_text(control.length)
-if ours and rests and set[5] == length and set[4] == control.seen then
+if ours and rests and set[5] == length and set[4] == control.seen and tonumber(set[3]) then
   untilms = set[3]
 else
   local fields = {'until', untilms}
@@ -76,7 +76,8 @@ if not control.duty then
   end
 else
   local mine = owner[1] == control.instance
-  local free = not owner[1] or tonumber(owner[2]) <= now
+  local ends_at = tonumber(owner[2] or '') or 0 -- a damaged duty is over
+  local free = not owner[1] or ends_at <= now
   if not mine and not free then
     free = true
     for _, name in ipairs(control.living) do
@@ -85,7 +86,7 @@ else
   end
   if mine or free then
     holds = 1
-    if not mine or owner[3] ~= control.inc or tonumber(owner[2]) < now + control.hold / 2 then
+    if not mine or owner[3] ~= control.inc or ends_at < now + control.hold / 2 then
       local ends = int_text(now + control.hold)
       redis.call('HSET', duty, 'owner', control.instance, 'inc', control.inc, 'until', ends)
       redis.call('PEXPIRE', duty, int_text(control.hold))

@@ -25,7 +25,7 @@ for n = 1, #fields, 2 do
     set[fields[n]] = fields[n + 1]
   end
 end
-if not set.gone and set['until'] and tonumber(set['until']) > now then
+if not set.gone and set['until'] and (tonumber(set['until']) or 0) > now then
   redis.call('ZADD', due, set['until'], row)
   return {'alive'}
 end

@@ -194,6 +194,7 @@ async def test_busy_port_is_reported_before_anything_is_started(gateway: Gateway
     )
     assert done.returncode == 2
     assert f"port: {gateway.port} on 127.0.0.1 is in use" in done.stderr
+    assert "set another with --port, PASSERELLE_PORT or port in the configuration" in done.stderr
     assert not (data_dir / "appendonlydir").exists()
 
 

@@ -78,7 +78,7 @@ def test_error_for_a_port_in_use_names_it() -> None:
     )
 
 
-@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid", "a\0b", "x" * 64])
 def test_unavailable_host_is_a_configuration_error(host: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         bind(host, 0)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from tests.integration.callers.rig import Answer, Instance, Rig
@@ -84,3 +86,49 @@ async def test_caller_that_may_not_send_sends_in_no_way(
     refused = await one.http.post(path, json=named, headers=headers)
     assert (refused.status_code, refused.json()["operation"]) == (403, "SendMessage")
     assert rig.counted() == 0
+
+
+async def test_caller_that_may_not_cancel_cancels_in_no_way(rig: Rig) -> None:
+    scopes = ["a2a:call", "tasks:read", "tasks:write"]
+    sender = {**SENDER, "scopes": scopes}
+    one = await rig.start(clients=[sender, {"name": "free", "scopes": scopes}])
+
+    async def begin(who: str) -> dict[str, str]:
+        """The path of each change that stops a run, with that of a run in progress."""
+        headers = {"Authorization": f"Bearer {who}-key"}
+        turn = {"agent": "echo", "text": "silent"}
+        begun = (await one.http.post("/v1/turns", json=turn, headers=headers)).json()
+        batch = {"title": "j", "agents": ["echo"], "inputs": ["silent"]}
+        job = (await one.http.post("/v1/jobs", json=batch, headers=headers)).json()["job"]["jobId"]
+        spawn = await one.http.post("/v1/subagents", json=turn, headers=headers)
+        subagent = spawn.json()["subagent"]["subagentId"]
+
+        async def is_running() -> bool:
+            read = await one.http.get(f"/v1/jobs/{job}/results", headers=headers)
+            return bool(read.json()["items"][0].get("taskStatus") == "running")
+
+        await wait_until(is_running, 20, "the item of the job is running")
+        return {
+            "cancel": f"/v1/tasks/{begun['taskId']}/cancel",
+            "fail": f"/v1/tasks/{begun['taskId']}/fail",
+            "interrupt": f"/v1/sessions/{begun['sessionId']}/interrupt",
+            "policy": f"/v1/threads/{begun['threadId']}/queue/policy",
+            "job": f"/v1/jobs/{job}/cancel",
+            "subagent": f"/v1/subagents/{subagent}/close",
+        }
+
+    bodies = {"fail": {"code": "c", "reason": "r"}, "policy": {"policy": "interrupt"}}
+    for name, path in (await begin("sender")).items():
+        refused = await one.http.post(
+            path, json=bodies.get(name, {}), headers={"Authorization": "Bearer sender-key"}
+        )
+        told = (refused.status_code, refused.json().get("operation"))
+        assert told == (403, "CancelTask"), (name, refused.text)
+    assert rig.peer.count("CancelTask") == 0
+    for name, path in (await begin("free")).items():
+        if name != "interrupt":  # nothing is left to interrupt
+            done = await one.http.post(
+                path, json=bodies.get(name, {}), headers={"Authorization": "Bearer free-key"}
+            )
+            assert done.is_success or done.json()["code"] == "unsupported_operation", done.text
+    await wait_until(lambda: rig.peer.count("CancelTask") >= 2, 20, "runs are stopped")

@@ -285,3 +285,50 @@ async def test_operator_cancels_a_task_of_another_owner(
     )
     assert (await cancel(one, "ops", task)).json()["outcome"] == "already_cancelled"
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
+
+
+@pytest.mark.parametrize("binding", ["http", "channel"])
+async def test_overseers_device_moves_no_position_of_a_device_of_the_same_name(
+    rig: Rig, binding: str
+) -> None:
+    connected = [*MEMBER, "channels:connect"]
+    one = await rig.start(clients=[{"name": "ada", "scopes": connected}, CLIENTS[2]])
+    _, session, thread = await start_silent(one)
+    streams = [f"session:{session}", f"inputs:{session}", f"messages:{thread}"]
+    tops = {name: await read_top(one, "ada", name) for name in streams}
+    if binding == "http":
+        for name, top in tops.items():
+            assert (await acknowledge(one, "eve", name, top)).status_code == httpx.codes.OK
+            assert (await read_top(one, "eve", name, "acked")) == top
+    else:
+        # Each connection is a generation of its channel, which is newer than the owner's only one.
+        for _ in range(3):
+            async with open_channel(str(one.http.base_url).rstrip("/")) as channel:
+                subs: list[JsonObject] = [{"s": name} for name in streams]
+                hello = {**HELLO, "token": "eve-key", "caps": [], "device": "laptop"}
+                await channel.send({**hello, "subs": [*subs]})
+                for name, top in tops.items():
+                    await channel.expect("live", s=name)
+                    await channel.send({"t": "ack", "a": {name: top}})
+                await channel.send({"t": "hb", "n": 1})
+                await channel.expect("hb", n=1)
+    for name, top in tops.items():
+        assert await read_top(one, "ada", name, "snap") == top
+        acked = await acknowledge(one, "ada", name, top)
+        assert acked.status_code == httpx.codes.OK, acked.text
+        assert await read_top(one, "ada", name, "acked") == top
+    links = (await get(one, "ada", f"/v1/sessions/{session}/channels")).json()["devices"]
+    assert [link["device"] for link in links] == ["laptop"] * len(streams), "only the owner's"
+
+
+async def read_top(one: Instance, who: str, stream: str, mode: str = "snap") -> str:
+    """Where a device continues; asserts from which position."""
+    path, headers = f"/v1/streams/{stream}/reconnect", {"Authorization": f"Bearer {who}-key"}
+    found = await one.http.post(path, json={"device": "laptop"}, headers=headers)
+    assert (found.status_code, found.json().get("mode")) == (httpx.codes.OK, mode), found.text
+    return str(found.json()["cursor"])
+
+
+async def acknowledge(one: Instance, who: str, stream: str, cursor: str) -> httpx.Response:
+    path, headers = f"/v1/streams/{stream}/ack", {"Authorization": f"Bearer {who}-key"}
+    return await one.http.post(path, json={"device": "laptop", "cursor": cursor}, headers=headers)

@@ -32,7 +32,7 @@ async def write_due(store: Store, shard: Shard, *members: str) -> None:
     assert isinstance(await factless_writes.write(shard, due=due), Appended)
 
 
-async def count_due(store: Store, shard: Shard) -> int:
+async def count_due(store: Store, shard: Shard) -> float:
     claimed = await store.due.claim(shard, 0, 1, skip_prefix="own:")
     return 0 if claimed.next_ms is None else claimed.next_ms
 

@@ -8,15 +8,18 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.leases import Lease, LeaseLost, LeaseRequest, TakenOver
 from passerelle.delegation.duties.leases import choose_duties
+from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instances
 from tests.integration.duties.story import Story, make_writes
+from tests.support.engine import ask
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -407,3 +410,40 @@ async def test_stopped_instance_releases_its_leases_and_its_run_is_due_at_once(
     assert [row.member for row in found.rows] == ["own:in_one"]
     empty = await store.due.claim(Shard(8), 10, 60_000)
     assert (empty.rows, empty.next_ms) == ((), None)
+
+
+OWN = keys.own(SHARD, "in_one")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (("HSET", OWN, "until", "x"), "lease.damaged"),
+        (("HSET", OWN, "inc", "x", "r:run_x", "task_x"), "lease.held"),
+        (("HSET", keys.duty(SHARD), "until", "x"), None),
+        (("HSET", keys.meta(SHARD), "epoch", "x"), "lease.damaged"),
+        (("ZADD", keys.instances(), 9_999_999_999_999, b"in_\xff"), "lease.view_old"),
+        (("ZADD", keys.due(SHARD), "-inf", "none:x"), "due.unknown"),
+        (("ZADD", keys.due(SHARD), "+inf", "none:x"), None),
+    ],
+    ids=("until", "incarnation", "duty", "epoch", "instance", "due long ago", "never due"),
+)
+async def test_damaged_field_is_reported_and_duties_go_on(
+    instances: Instances, damage: tuple[str, ...], said: str | None
+) -> None:
+    with capture_logs() as lines:
+        one = await instances.start("in_one")
+        ask(instances.url, *damage)
+        for _ in range(3):
+            await one.duties.watch.look()
+            await one.duties.keeper.extend()
+        one.duties.due.wake(SHARD)
+
+        def is_said() -> bool:
+            return said is None or said in {line["event"] for line in lines}
+
+        await wait_until(is_said, 10, f"{said} is logged")
+        assert one.duties.failed is None
+        assert one.duties.keeper.held >= len(ALL) - 1, "the other shards are served"
+        await one.duties.stop()
+    assert sum(line["event"] == "lease.damaged" for line in lines) <= 1, "not at each extension"

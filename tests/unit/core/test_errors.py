@@ -108,6 +108,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "RemoteError": "unavailable",
         "StoreUnavailable": "store_unavailable",
         "ArchiveDamaged": "archive_damaged",
+        "RecordDamaged": "record_damaged",
         "EngineFailed": "engine_failed",
         "PeerUnavailable": "peer_unavailable",
         "PeerBusy": "peer_busy",

@@ -31,8 +31,15 @@ def test_empty_file_sets_nothing(text: str) -> None:
         ("port: [1\n", "f:2", "is not YAML"),
         ("port: !!python/object:os.system x\n", "f:1", "is not YAML"),
         ("a: 1\n---\nb: 2\n", "f:2", "is not YAML"),
-        ("a: &a [*a]\n", "f", "is not YAML"),
-        ("a: \x00\n", "f", "is not YAML"),
+        ("a: &a [*a]\n", "f:1", "is nested too deeply"),
+        (f"a: {'[' * 2000}{']' * 2000}\n", "f", "is nested too deeply"),
+        ("b: 1\na: \x00\n", "f:2", "U+0000"),
+        ('b: 1\na: "x\\0"\n', "f:2", "a: has the character U+0000"),
+        ("b: 1\na: [2024-13-45]\n", "f:2", "a.0: '2024-13-45' is no date; quote it"),
+        (f"b: 1\na: {'9' * 5000}\n", "f:2", "is no number that can be used"),
+        ("a: !!bool x\n", "f:1", "a: 'x' is no value of its tag"),
+        ("a: !!timestamp x\n", "f:1", "a: 'x' is no date"),
+        ('"a\\nb": 1\n"a\\nb": 2\n', "f:2", r"'a\nb' is given twice"),
     ],
 )
 def test_text_that_is_no_configuration_is_refused_with_its_line(

@@ -1,13 +1,19 @@
 """Settings: which source wins, and the fault of a value that cannot be used."""
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.wire.json import JsonObject
+from passerelle.gateway.settings.file import KeyPath
 from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.schema import SchemaPlace
 from passerelle.gateway.settings.source import load_settings, read_settings
 from passerelle.gateway.settings.values import read_forget_terms, read_memory_terms
 from passerelle.runtime.common.durations import Duration
@@ -114,6 +120,12 @@ def test_variable_for_a_member_of_a_non_mapping_is_a_fault(tmp_path: Path, secti
     assert (settings.tls.cert, settings.tls.key) == (Path("c.pem"), Path("k.pem"))
 
 
+@pytest.mark.parametrize("text", ["[2024-13-45]", "[", "[" * 2000, "[!!bool x]", "&a [*a]"])
+def test_variable_that_cannot_be_parsed_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigInvalid, match=r"^PASSERELLE_AGENTS: is neither YAML nor JSON"):
+        load(tmp_path, {"PASSERELLE_AGENTS": text})
+
+
 def test_unknown_key_names_file_line_key_and_nearest_name(tmp_path: Path) -> None:
     text = (
         "port: 1\nagents:\n  - name: echo\n    url: http://127.0.0.1:9001\n    tagz: [a]\nprot: 2\n"
@@ -183,6 +195,10 @@ def test_empty_variable_counts_as_unset(tmp_path: Path) -> None:
             "agents:\n- {name: a, url: http://h, timeout: {total: 30}}\n",
             "2: agents.0.timeout.total: is a duration",
         ),
+        ("channels: {heartbeat: 0s}\n", "1: channels.heartbeat: should be 1s or more"),
+        (f"memory: {{engine_bytes: {10**30}}}\n", "1: memory.engine_bytes: should be 1152921504"),
+        ("data_dir: ''\n", "1: data_dir: should be a path; leave the key out for none"),
+        ("tls: {cert: ''}\n", "1: tls.cert: should be a path; leave the key out for none"),
     ],
 )
 def test_setting_that_cannot_hold_is_named_with_its_line(
@@ -240,7 +256,20 @@ def test_secret_is_in_no_text_of_settings_and_in_no_fault(tmp_path: Path) -> Non
             "agents:\n  - {name: e, url: 'http://h', auth: {bearer_env: 'A B'}}\n",
             "2: agents.0.auth.bearer_env: should be the name of an environment variable",
         ),
+        (
+            "agents:\n  - {name: e, url: 'http://h', auth: {api_key: {name: 'X Key', env: HOME}}}\n",
+            "2: agents.0.auth.api_key.name: should be 1 to 100 letters, digits, _, ., ~ and -",
+        ),
         ("data_dir:\n", "1: data_dir: should be a path"),
+        ("blobs: 5\n", "1: blobs: should be a folder, or s3://bucket/prefix"),
+        (
+            "proxy: {addresses: [nowhere]}\n",
+            "1: proxy.addresses.0: should be an IP address or network, such as 10.0.0.0/8",
+        ),
+        (
+            "public_url: gateway.example\n",
+            "1: public_url: should be a URL with http:// or https:// and a host",
+        ),
         (
             "data_dir: ~nosuch/state\n",
             "1: data_dir: ~nosuch/state: the home directory does not exist; set HOME, or give an absolute path",
@@ -352,3 +381,47 @@ def test_each_agent_may_have_its_own_time_in_memory(tmp_path: Path) -> None:
 def test_a_time_to_forget_that_cannot_hold_is_refused(tmp_path: Path, text: str, said: str) -> None:
     [fault] = faults(tmp_path, text + "\n")
     assert said in fault
+
+
+_WRONG: tuple[object, ...] = (
+    *("zz zz", "", -5, 10**30, 1.5, True),
+    *([[[0]]], {"zzq": 1}, [{"zzq": 1}]),
+)
+
+
+def _list_keys(schema: JsonObject, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Each key of the schema, with 0 for an item of a list."""
+    place = SchemaPlace(schema)
+    for name in place.names():
+        yield (*path, name)
+        below = place.descend((name,))
+        assert below is not None
+        yield from _list_keys(below.schema, (*path, name))
+    for form in (schema, *cast("list[JsonObject]", schema.get("anyOf", []))):
+        if (item := SchemaPlace(form).descend((0,))) is not None:
+            yield (*path, 0)
+            yield from _list_keys(item.schema, (*path, 0))
+
+
+def _nest(path: KeyPath, value: object) -> object:
+    for step in reversed(path):
+        value = [value] if isinstance(step, int) else {step: value}
+    return value
+
+
+def test_wrong_value_of_each_key_is_one_fault_of_the_key_in_words(tmp_path: Path) -> None:
+    keys = list(_list_keys(SchemaPlace.root().schema))
+    assert len(keys) > 300
+    spoken = re.compile(r"\^|\\|input|instance|decimal|lax|literal|function-|python")
+    of_types = re.compile(r"[\[(]|constrained")
+    for path in keys:
+        for value in _WRONG:
+            written = write(tmp_path, json.dumps(_nest(path, value)))
+            found = read_settings(Sources({}, tmp_path)).faults
+            told = [(fault.key, fault.reason) for fault in found]
+            here = [fault for fault in found if fault.key.startswith(str(path[0]))]
+            assert all(fault.where == f"{written}:1" for fault in here), (path, value)
+            assert len({key for key, _ in told}) == len(told), "one fault for each key"
+            if path[-1] != "when":  # what is wrong with an expression is said by its parser
+                ugly = [one for one in told if of_types.search(one[0]) or spoken.search(one[1])]
+                assert ugly == [], (path, value)
