@@ -34,7 +34,7 @@ class AgentPause:
     at: str = ""
     """The time of the status by the agent's clock; empty if it sent none."""
     artifacts: tuple[JsonObject, ...] = ()
-    said: JsonObject = field(default_factory=dict)
+    said: JsonObject = field(default_factory=dict[str, "Json"])
     """The agent's last message: that of the status, or the one before a status without a message."""
 
     @property
@@ -83,8 +83,10 @@ def find_last_said(task: JsonObject) -> JsonObject:
     said = object_at(object_at(task, "status"), "message")
     if said:
         return said
-    known = reversed(objects_at(task, "history"))
-    return next((one for one in known if text_at(one, "role") == ROLE_AGENT), {})
+    for one in reversed(objects_at(task, "history")):
+        if text_at(one, "role") == ROLE_AGENT:
+            return one
+    return {}
 
 
 def identify_occurrence(pause: AgentPause, native_id: str | None) -> str:

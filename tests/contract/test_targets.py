@@ -182,7 +182,7 @@ async def test_failed_delivery_waits_is_listed_and_succeeds_later(store: Store) 
     assert waiting.next_ms is not None
     assert 40_000 < waiting.next_ms - waiting.now_ms <= 50_000
     done = Target("live", "*", end)
-    assert await store.targets.settle(at.stream, "hook", str(waiting.next_ms), done) == SETTLED
+    assert await store.targets.settle(at.stream, "hook", f"{waiting.next_ms:.0f}", done) == SETTLED
     assert await store.targets.list_stuck(10) == []
 
 

@@ -215,7 +215,7 @@ def test_check_reports_every_error_with_its_location(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.splitlines()[1:] == [
         "error: broken.yaml:3: agents.0.name: should be 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first",
-        "error: broken.yaml:4: agents.0.url: URL scheme should be 'http' or 'https'",
+        "error: broken.yaml:4: agents.0.url: should be a URL with http:// or https:// and a host",
         "error: broken.yaml:5: agents.0.retires: is an unknown setting; did you mean retry?",
         "error: broken.yaml:1: prot: is an unknown setting; did you mean port?",
         "check: 4 errors",
