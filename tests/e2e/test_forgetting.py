@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -146,8 +146,15 @@ def describe_person(name: str) -> dict[str, object]:
 
 def find_markers(folder: Path, markers: list[str]) -> set[str]:
     """The markers that are in any file of a folder."""
-    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    contents = _read_files(folder)
     return {one for one in markers if any(one.encode() in content for content in contents)}
+
+
+def _read_files(folder: Path) -> list[bytes]:
+    """All files of one moment: a running engine replaces its append-only file now and then."""
+    while True:
+        with suppress(FileNotFoundError):
+            return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
 
 
 async def find_readable(folder: Path, markers: list[str]) -> set[str]:
