@@ -99,9 +99,7 @@ class LongHistory(list[JsonObject]):
         size = self._size + _weigh(message)
         if size > MOST_BYTES:
             return self._shorten(size - MOST_BYTES // 2, message)
-        places = self._known.places.setdefault(_key(message), [])
-        if len(self) not in places:
-            places.append(len(self))
+        self._index([message])
         return LongHistory((*self, message), grown=(self._known, size))
 
     def renew(self, messages: Iterable[JsonObject], accepted: Sequence[JsonObject]) -> LongHistory:
@@ -112,6 +110,34 @@ class LongHistory(list[JsonObject]):
         """Whether it was completed with these messages; later appended ones do not change that."""
         mine = self._known.accepted
         return len(mine) == len(accepted) > 0 and all(map(is_, mine, accepted))
+
+    def complete(self, accepted: Sequence[JsonObject], task: JsonObject) -> LongHistory | None:
+        """This history completed with ``accepted``, if that only appends the later ones.
+
+        None if it was not completed with the earlier ones, or may have one of the later ones after them.
+        """
+        mine, places = self._known.accepted, self._known.places
+        if not 0 < len(mine) < len(accepted) or not all(map(is_, mine, accepted)):
+            return None
+        known = (place for place in places.get(_key(mine[-1]), ()) if place < len(self))
+        last = min((one for one in known if same_message(self[one], mine[-1])), default=None)
+        if last is None:
+            return None
+        later = [_place(message, task) for message in accepted[len(mine) :]]
+        names = {text_at(message, "messageId") for message in later}
+        if any(text_at(message, "messageId") in names for message in islice(self, last, None)):
+            return None
+        self._index(later)
+        grown = _Known([*accepted], places, self._known.left_out)
+        size = self._size + sum(map(_weigh, later))
+        return LongHistory((*self, *later), grown=(grown, size))
+
+    def _index(self, later: Iterable[JsonObject]) -> None:
+        """Notes the places of messages that follow this history."""
+        for place, message in enumerate(later, len(self)):
+            places = self._known.places.setdefault(_key(message), [])
+            if place not in places:
+                places.append(place)
 
     def _shorten(self, over: int, message: JsonObject) -> LongHistory:
         """With ``message`` appended, and without the agent's oldest messages that weigh ``over`` bytes together."""
@@ -206,8 +232,12 @@ def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonOb
         and first.get(_REFERENCES) == accepted[0].get(_REFERENCES)
     ):
         return task
-    if isinstance(given, LongHistory) and given.is_complete(accepted):
-        return task
+    if isinstance(given, LongHistory):
+        if given.is_complete(accepted):
+            return task
+        completed = given.complete(accepted, task)
+        if completed is not None:
+            return put_history(task, completed)
     placed = [_place(message, task) for message in accepted]
     history = merge_history(objects_at(task, "history"), placed)
     if isinstance(given, LongHistory):

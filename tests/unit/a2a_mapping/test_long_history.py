@@ -120,6 +120,52 @@ def test_completed_history_stays_complete_as_it_grows(
     assert not grown.is_complete([*accepted, say("later")])
 
 
+_turns = st.builds(
+    _write, st.sampled_from(["a", "b"]), st.sampled_from([[_show("x")], [_show("x"), _show("y")]])
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), _turns), max_size=10))
+def test_later_messages_of_callers_are_placed_as_if_all_were_placed_anew(
+    steps: list[tuple[bool, JsonObject]],
+) -> None:
+    accepted = [say("m-1")]
+    task = put_history(OPEN, LongHistory(accepted, [*accepted]))
+    for is_accepted, message in steps:
+        if is_accepted:
+            accepted.append(message)
+        else:
+            task = put_history(task, add_to_history(list_history(task), message))
+        placed = [one | {"taskId": "t", "contextId": "c"} for one in accepted]
+        expected = merge_history(list_history(task), placed)
+        task = complete_history(task, accepted)
+        assert list_history(task) == expected
+
+
+def test_history_that_was_completed_with_other_messages_is_completed_anew() -> None:
+    task = put_history(OPEN, LongHistory([say("m-1")], [say("m-1")]))
+    completed = complete_history(task, [say("m-2"), say("m-3")])
+    assert [one["messageId"] for one in list_history(completed)] == ["m-1", "m-2", "m-3"]
+
+
+def test_a_further_turn_costs_the_same_after_a_hundred_and_after_a_thousand() -> None:
+    counted: dict[int, int] = {}
+    task, accepted = OPEN, list[JsonObject]()
+
+    def take_turn(number: int) -> JsonObject:
+        folded = fold(task, make_update(number))
+        assert folded is not None
+        return complete_history(folded, accepted)
+
+    for number in range(1_001):
+        accepted.append(say(f"m-{number}"))
+        if number in {100, 1_000}:
+            counted[number] = count_calls(partial(take_turn, number))
+        task = take_turn(number)
+    assert counted[1_000] < counted[100] * 1.2
+    assert len(list_history(task)) == 1_001 + 1_000
+
+
 def test_two_that_grew_from_one_do_not_have_what_the_other_has() -> None:
     one = reduce(add_to_history, [say(f"m-{number}") for number in range(40)], list[JsonObject]())
     assert isinstance(one, LongHistory)
