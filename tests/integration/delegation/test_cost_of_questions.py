@@ -43,6 +43,8 @@ QUESTION: Final = (2, 23, 2)
 """Store calls, JSON written, JSON read."""
 ANSWER: Final = (4, 45, 2)
 HOOKED: Final = (3, 17, 2)
+WARM_UPS: Final = 6
+"""Talks before the counted one: what is stored is filled into a template only once that is learned."""
 HERE: Final = "tests.integration.delegation.test_cost_of_questions"
 
 
@@ -82,7 +84,7 @@ async def test_cost_of_an_approval_and_its_answer_is_unchanged(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.timeouts = replace(harness.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
-    for _ in range(3):
+    for _ in range(WARM_UPS):
         talk = Dialogue(harness)
         await talk.ask()
         await talk.answer()
@@ -101,7 +103,7 @@ async def test_hook_without_a_verdict_costs_one_append_and_stores_no_message_aga
 ) -> None:
     terms = HookTerms("scan", frozenset({"before_delegate"}), call=f"{HERE}:no_verdict")
     harness.rules = make_policy(hooks=(terms,))
-    for _ in range(3):
+    for _ in range(WARM_UPS):
         await harness.talk("echo hello")
     sent: list[TurnAccepted] = []
 
