@@ -37,7 +37,7 @@ _MEDIA_TYPE: Final = re.compile(
     """,
     re.VERBOSE,
 )
-"""Callers read which ones an agent takes. A path of two words of which the first is such a type passes too."""
+"""Errors name the types that an agent takes. A path of two words passes too, if the first word is such a type."""
 _PATH: Final = re.compile(r"[.]")
 _NUMBERS: Final = 2
 """Numbers in one token: ``1..100``, ``2.5``; more of them are an address."""

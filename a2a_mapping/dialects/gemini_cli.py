@@ -31,9 +31,10 @@ _OUTCOME: Final = "outcome"
 _ONCE: Final = "proceed_once"
 _CANCEL: Final = "cancel"
 _OUTCOMES: Final = frozenset({
-    _ONCE, _CANCEL, "modify_with_editor", "proceed_always", "proceed_always_server",
-    "proceed_always_tool",
+    _ONCE, _CANCEL, "modify_with_editor", "proceed_always", "proceed_always_and_save",
+    "proceed_always_server", "proceed_always_tool",
 })  # fmt: skip
+"""Outcomes that no other content has; a version of the agent may take further ones."""
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
@@ -77,8 +78,8 @@ def _write_part(reply: DecidedQuestion) -> JsonObject:
 def _read_part(part: JsonObject) -> NativeAnswer | None:
     data = object_at(part, "data")
     native_id, outcome = text_at(data, _CALL), text_at(data, _OUTCOME)
-    if not native_id or outcome not in _OUTCOMES:
+    if not native_id or not outcome:
         return None
     is_form = data.keys() == {_CALL, _OUTCOME}
     said = {_ONCE: True, _CANCEL: False}.get(outcome) if is_form else None
-    return NativeAnswer(NAME, native_id, said, {PART: part})
+    return NativeAnswer(NAME, native_id, said, {PART: part}, is_certain=outcome in _OUTCOMES)

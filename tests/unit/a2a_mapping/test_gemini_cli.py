@@ -64,8 +64,20 @@ def test_an_outcome_of_a_caller_is_a_decision_whatever_else_waits(
 
 @pytest.mark.requirement("DIA-3")
 @pytest.mark.parametrize(
+    ("outcome", "is_certain"), [("proceed_always_and_save", True), ("sold", False)]
+)
+def test_outcome_that_is_neither_yes_nor_no_decides_nothing(
+    outcome: str, *, is_certain: bool
+) -> None:
+    """A word of another version counts only for a call that is known to wait: it does not pass by the rules."""
+    (answer,) = read_native(_say({"data": {"callId": "c1", "outcome": outcome}}))
+    assert (answer.allows, answer.is_certain) == (None, is_certain)
+
+
+@pytest.mark.requirement("DIA-3")
+@pytest.mark.parametrize(
     "data",
-    [{"callId": "c1", "outcome": "sold"}, {"callId": "", "outcome": "cancel"}, {"callId": "c1"}],
+    [{"callId": "c1", "outcome": 5}, {"callId": "", "outcome": "cancel"}, {"callId": "c1"}],
 )
 def test_data_that_the_agent_does_not_take_as_an_outcome_is_no_decision(data: JsonObject) -> None:
     assert not read_native(_say({"data": data}))
