@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Revivals:
-    """Starts killed gateways again. Each gateway has one starter at a time, which begins anew after a further kill.
+    """Starts killed gateways again, each by one task at a time; after a further kill the task starts it once more.
 
     ``start`` returns once the gateway of that number is ready; its errors are ``faults``, unless the gateway was
     killed meanwhile.
